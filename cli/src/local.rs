@@ -38,6 +38,8 @@ pub struct LocalConfig {
     pub listen: String,
     /// Size above which a tablet splits; `None`: the default, 128 MiB.
     pub split_bytes: Option<ByteSize>,
+    /// The same for a tablet of METADATA.
+    pub metadata_split_bytes: Option<ByteSize>,
     /// Reads and writes per second from which on a tablet splits; 0: never.
     pub split_load: u32,
     /// When small tablets are merged.
@@ -196,6 +198,9 @@ async fn start_server(
     if let Some(size) = config.split_bytes {
         options.split_bytes = size;
     }
+    if let Some(size) = config.metadata_split_bytes {
+        options.metadata_split_bytes = size;
+    }
     options.split_load = config.split_load;
     options.disk_reserve = config.disk_reserve;
     if let Some(size) = config.memory_groups {
@@ -221,6 +226,7 @@ mod tests {
             servers,
             listen: listen.to_owned(),
             split_bytes: None,
+            metadata_split_bytes: None,
             split_load: 0,
             merges: MergeRules::default(),
             disk_reserve: None,

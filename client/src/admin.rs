@@ -254,7 +254,23 @@ impl Admin {
             table: name.as_str().to_owned(),
             at: at.map(|key| key.bytes().clone()),
             within: within.bytes().clone(),
+            tablet: 0,
         };
+        self.request_split(message).await
+    }
+
+    /// Splits a tablet near its middle; it may belong to METADATA. Returns the halves.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` when the tablet cannot be split, as the root tablet; otherwise as [`Self::create_table`].
+    pub async fn split_tablet(&self, tablet: TabletId) -> Result<(TabletDescriptor, TabletDescriptor), Error> {
+        self.request_split(operate::SplitRequest { tablet: tablet.get(), ..Default::default() }).await
+    }
+
+    async fn request_split(
+        &self,
+        message: operate::SplitRequest,
+    ) -> Result<(TabletDescriptor, TabletDescriptor), Error> {
         let halves = unwrap_response(self.operate().split(self.request(message)).await)?;
         Ok((wire::descriptor(halves.left)?, wire::descriptor(halves.right)?))
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::error::Error;
+use ebla_model::id::TableId;
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{self, TabletDescriptor};
 use ebla_model::schema::TableName;
@@ -27,7 +28,7 @@ use crate::directory::{Directory, LocateDirectory};
 use crate::grpc_transport::GrpcTransport;
 use crate::locate::LeaderHint;
 use crate::lookup::Lookup;
-use crate::metadata::TabletEvents;
+use crate::metadata::{MetadataTablet, TabletEvents, metadata_tablets};
 use crate::options::ClusterOptions;
 use crate::table::Table;
 
@@ -155,6 +156,17 @@ impl Client {
             None => KeyRange::all(),
         };
         cluster.read_tablet_events(rows, self.deadline()).await
+    }
+
+    /// METADATA's own tablets, in key order: the root tablet, then those of the second level, with the rows that list tablets in each.
+    ///
+    /// # Errors
+    /// As [`Self::low_level`], [`Cluster::read_metadata`] and [`Cluster::sample`].
+    pub async fn metadata_tablets(&self) -> Result<Vec<MetadataTablet>, Error> {
+        let cluster = self.low_level()?;
+        let rows = cluster.read_metadata(KeyRange::all(), self.deadline()).await?;
+        let samples = cluster.sample(TableId::METADATA, self.deadline()).await?;
+        Ok(metadata_tablets(&rows, &samples))
     }
 
     /// The live tablet servers, as the server at this client's address knows them.

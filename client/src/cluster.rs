@@ -28,7 +28,8 @@ use crate::deadline::Deadline;
 use crate::directory::Directory;
 use crate::locate::Position;
 use crate::lookup::Lookup;
-use crate::metadata::{self, MetadataRow, TabletEvents};
+use crate::lookup_counts::LookupCounts;
+use crate::metadata::{self, MetadataRow, ReadableRows, TabletEvents};
 use crate::mutate::{RowWrite, row_mutations};
 use crate::options::ClusterOptions;
 use crate::retry_state::RetryState;
@@ -95,6 +96,11 @@ impl Cluster {
     /// The directory of the root tablet, the servers and the table names.
     pub fn directory(&self) -> &Arc<dyn Directory> {
         &self.context.options.directory
+    }
+
+    /// The lookups of this handle and its clones that have ended, by their round trips.
+    pub fn lookup_counts(&self) -> LookupCounts {
+        self.context.lookups.counts()
     }
 
     /// Rows in key order, as messages of whole rows. After a split, a move or a leader change the stream resumes after
@@ -256,6 +262,27 @@ impl Cluster {
     /// `DataDamaged` when a row is invalid, `Deadline` or `Unavailable` when METADATA could not be read in time.
     pub fn read_metadata(&self, rows: KeyRange, deadline: Deadline) -> BoxFuture<'_, Result<Vec<MetadataRow>, Error>> {
         self.read_metadata_rows(rows, RowLimit::new(0), deadline)
+    }
+
+    /// As [`Self::read_metadata`]; rows that cannot be decoded are no error.
+    ///
+    /// # Errors
+    /// `Deadline` or `Unavailable` when METADATA could not be read in time.
+    pub fn read_readable_metadata(
+        &self,
+        rows: KeyRange,
+        deadline: Deadline,
+    ) -> BoxFuture<'_, Result<ReadableRows, Error>> {
+        Box::pin(async move {
+            let filter = Some(metadata::location_filter());
+            let read = Read { filter, ..Read::new(TableId::METADATA, RowSet::from_ranges([rows])) };
+            let mut parts = self.read_rows(read, deadline);
+            let mut rows = ReadableRows::default();
+            while let Some(part) = parts.try_next().await? {
+                rows.add(part.response)?;
+            }
+            Ok(rows)
+        })
     }
 
     /// The events of the tablets that METADATA lists in a range of its rows.

@@ -19,6 +19,7 @@ use crate::deadline::Deadline;
 use crate::locate::messages::{CallFailure, LookupEffect, LookupResponse, MetadataRead, TabletLocation};
 use crate::locate::resolver::{LookupId, LookupStart, Resolver};
 use crate::locate::{CachedTablet, Hop, Level, Position, Source};
+use crate::lookup_counts::LookupCounts;
 use crate::metadata;
 use crate::options::ClusterOptions;
 use crate::transport::{CallError, Target, with_timeout};
@@ -50,6 +51,7 @@ type PendingLookup = watch::Receiver<Option<LookupResult>>;
 struct LookupsState {
     resolver: Resolver,
     pending: BTreeMap<LookupId, PendingLookup>,
+    counts: LookupCounts,
 }
 
 /// The resolver and the lookups in progress.
@@ -65,13 +67,19 @@ impl Lookups {
     pub(crate) fn new(options: ClusterOptions, round_robin_start: usize) -> Self {
         // Reads of METADATA begin with the first replica, which leads a fresh group. Data tablets have leader hints in
         // METADATA; without a hint the requests are spread.
-        let state = LookupsState { resolver: Resolver::new(0), pending: BTreeMap::new() };
+        let state =
+            LookupsState { resolver: Resolver::new(0), pending: BTreeMap::new(), counts: LookupCounts::default() };
         Self { options, state: Mutex::new(state), round_robin_start }
     }
 
     /// The voter to begin with when no leader is known.
     pub(crate) const fn round_robin_start(&self) -> usize {
         self.round_robin_start
+    }
+
+    /// The lookups that have ended.
+    pub(crate) fn counts(&self) -> LookupCounts {
+        self.state.lock().counts.clone()
     }
 
     /// A server served a request as the leader of the tablet.
@@ -194,7 +202,7 @@ impl Lookups {
 
     async fn read_metadata(&self, read: &MetadataRead) -> Result<Vec<TabletLocation>, CallError> {
         let target = self.target(read.server).await?;
-        let rows = RowSet::from_ranges([read.rows.clone()]).clamp(&read.tablet.range);
+        let rows = RowSet::from_ranges([read.rows.clone()]);
         let request = tablet::ReadRequest {
             header: Some(wire::header(&read.tablet)),
             rows: wire::key_ranges(&rows),
@@ -203,6 +211,8 @@ impl Lookups {
             reversed: false,
             count_stats: false,
             any_replica: read.any_replica,
+            // The rows may continue in the next tablet of METADATA.
+            beyond_tablet: true,
             split_rows: false,
         };
         let collect = async {
@@ -239,14 +249,21 @@ enum FindOrJoin {
 /// Runs a lookup until the resolver ends it.
 async fn run(task: LookupTask, mut effect: LookupEffect) {
     let clock = task.lookups.options.runtime.clock.clone();
+    let mut round_trips = 0;
     loop {
         let sent_at = clock.monotonic();
         match task.lookups.carry_out(effect).await {
             Ok(response) => {
                 let took = clock.monotonic().saturating_sub(sent_at);
+                round_trips += 1;
                 effect = task.lookups.state.lock().resolver.on_response(task.id, response, took);
             }
             Err(result) => {
+                let counts = &mut task.lookups.state.lock().counts;
+                match &result.result {
+                    Ok(()) => counts.record_found(round_trips),
+                    Err(_failed) => counts.record_failed(),
+                }
                 // All callers may have gone.
                 task.result.send_replace(Some(result));
                 return;

@@ -233,6 +233,7 @@ impl Scan {
             reversed: self.read.direction == Direction::Descending,
             count_stats: self.read.stats == Stats::Count,
             any_replica: false,
+            beyond_tablet: false,
             split_rows: self.read.large_rows == LargeRows::Split,
         }
     }

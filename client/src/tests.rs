@@ -6,6 +6,7 @@ mod fake;
 mod small_calls;
 mod wire;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -305,6 +306,9 @@ async fn concurrent_readers_with_an_empty_cache_share_a_single_flight_lookup() {
         2,
         "one read each of the root tablet and the METADATA tablet"
     );
+    drop(state);
+    let counts = cluster.lookup_counts();
+    assert_eq!((counts.found(), counts.failed()), (&BTreeMap::from([(3, 1)]), 0), "the paper's three round trips");
 }
 
 #[tokio::test]

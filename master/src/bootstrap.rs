@@ -3,7 +3,7 @@
 //! ```text
 //!   cluster absent          wait for servers, write it: id, first tablets, `bootstrapping`
 //!   cluster bootstrapping   create METADATA's group with exactly those tablets, write `root`, list them in METADATA, set `running`
-//!   cluster running         create nothing, whatever is missing: only an operator can restore a lost root tablet
+//!   cluster running         create nothing, whatever is missing: only an operator can restore a lost root tablet (not its location)
 //! ```
 //!
 //! Each step is idempotent, so any master continues where another one stopped.

@@ -13,13 +13,14 @@ use tracing::info;
 
 use crate::active::ActiveMaster;
 use crate::cluster::ClusterSnapshot;
+use crate::observation::ReadRows;
 use crate::plan::auto_merge::{MergeContext, MergeMemory, MergeRules};
 use crate::plan::check::{Contents, Finding, Remedy, ReplicaContent, findings, not_comparable};
 use crate::plan::failure_detector::FailureDetector;
 use crate::plan::repair::PlanContext;
 use crate::plan::replica_balance::ReplicaBalance;
 use crate::plan::{Action, plan};
-use crate::{observation, reconciler};
+use crate::{observation, reconciler, restoration};
 
 /// How often replicas are read again that have not applied the same entry, because the tablet is written to.
 const COMPARISONS_MAX: usize = 3;
@@ -36,6 +37,18 @@ const REPAIRS_MAX: usize = 4;
 /// When Chubby or METADATA cannot be read, or an action fails.
 pub(crate) async fn check(master: &ActiveMaster, request: operate::CheckRequest) -> Result<operate::CheckReply, Error> {
     let mut repaired = Vec::new();
+    let servers = observation::observe_servers(master).await?;
+    let (snapshot, actions) = restoration::lost(master, &servers).await?;
+    if !actions.is_empty() && !request.repair {
+        // METADATA may not be readable without it.
+        return Ok(reply(&Observed { snapshot, actions }, &Contents::default(), repaired));
+    }
+    if !actions.is_empty() {
+        master.check_not_behind().await?;
+        let restored = restoration::restore(master, &servers).await?;
+        let found = findings(&snapshot, &restored, &Contents::default());
+        repaired.extend(found.into_iter().filter(|one| one.remedy == Remedy::Master).map(|one| one.problem));
+    }
     let mut observed = observe(master).await?;
     for _ in 0..REPAIRS_MAX {
         let repairable = findings(&observed.snapshot, &observed.actions, &Contents::default());
@@ -71,8 +84,9 @@ struct Observed {
 
 async fn observe(master: &ActiveMaster) -> Result<Observed, Error> {
     let servers = observation::observe_servers(master).await?;
-    let (metadata, root) = (observation::read_metadata(master).await?, master.directory().root_tablet());
-    let mut snapshot = ClusterSnapshot { servers, metadata, root, ..ClusterSnapshot::default() };
+    let ReadRows { rows: metadata, damaged: damaged_rows } = observation::read_metadata(master).await?;
+    let root = master.directory().root_tablet();
+    let mut snapshot = ClusterSnapshot { servers, metadata, damaged_rows, root, ..ClusterSnapshot::default() };
     snapshot.servers.extend(observation::observe_unregistered(master, &snapshot).await);
     let snapshot = observation::with_chubby(master, snapshot).await?;
     let now = master.runtime().clock.monotonic();

@@ -43,6 +43,8 @@ pub struct ClusterSnapshot {
     pub operations: BTreeMap<OperationId, Operation>,
     /// METADATA, by row key.
     pub metadata: BTreeMap<RowKey, TabletDescriptor>,
+    /// The keys of rows of METADATA that cannot be decoded, or whose descriptor belongs to another key.
+    pub damaged_rows: BTreeSet<RowKey>,
     /// The root tablet as Chubby's file describes it.
     pub root: Option<TabletDescriptor>,
     /// The servers that are drained, as Chubby's files record them: their replicas move to other servers, and they get no new ones.
@@ -148,6 +150,8 @@ pub struct ServerReport {
     pub memory_groups: MemoryGroups,
     /// The size above which it splits a tablet; 0: not known.
     pub split_bytes: u64,
+    /// The same for tablets of METADATA; 0: not known, as from a release that cannot merge them.
+    pub metadata_split_bytes: u64,
 }
 
 /// What a server reports about one replica of a group.

@@ -52,9 +52,11 @@ mod reconciler;
 mod recovery;
 mod relocation;
 mod replica_changes;
+mod restoration;
 mod routing;
 mod schema_store;
 mod server_client;
+mod splitting;
 mod upgrade;
 mod usage;
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use ebla_client::Directory;
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{GroupId, Incarnation, LogId, ReplicaId, SchemaVersion, ServerId, Term};
+use ebla_model::id::{GroupId, Incarnation, LogId, ReplicaId, SchemaVersion, ServerId, TableId, Term};
 use ebla_model::key::{KeyRange, RowKey};
-use ebla_model::metadata::TabletDescriptor;
+use ebla_model::metadata::{TabletDescriptor, table_range};
 use ebla_model::schema::TableSchema;
 use ebla_model::time::Micros;
 use ebla_proto::{control, convert, record};
@@ -29,6 +29,15 @@ const CHUBBY_TIMEOUT: Duration = Duration::from_millis(500);
 /// METADATA's descriptors, by row key.
 type Rows = BTreeMap<RowKey, TabletDescriptor>;
 
+/// What METADATA contains.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReadRows {
+    /// Its descriptors.
+    pub(crate) rows: Rows,
+    /// The keys of rows that cannot be decoded.
+    pub(crate) damaged: BTreeSet<RowKey>,
+}
+
 /// Takes a snapshot of the cluster. Tables are listed after the reports: a table that is reported and not listed is
 /// none that is just being created.
 ///
@@ -36,8 +45,8 @@ type Rows = BTreeMap<RowKey, TabletDescriptor>;
 /// When Chubby or METADATA cannot be read. A server that does not respond is no error.
 pub(crate) async fn observe(master: &ActiveMaster) -> Result<ClusterSnapshot, Error> {
     let servers = observe_servers(master).await?;
-    let metadata = read_metadata(master).await?;
-    with_chubby(master, ClusterSnapshot { servers, metadata, ..ClusterSnapshot::default() }).await
+    let ReadRows { rows: metadata, damaged: damaged_rows } = read_metadata(master).await?;
+    with_chubby(master, ClusterSnapshot { servers, metadata, damaged_rows, ..ClusterSnapshot::default() }).await
 }
 
 /// As [`observe`], with METADATA as it was last read: for requests that must be cheap, or that repair METADATA's own group. Servers that are
@@ -54,13 +63,22 @@ pub(crate) async fn observe_without_metadata(master: &ActiveMaster) -> Result<Cl
 ///
 /// # Errors
 /// When it cannot be read in time.
-pub(crate) async fn read_metadata(master: &ActiveMaster) -> Result<Rows, Error> {
-    read_metadata_within(master, METADATA_TIMEOUT).await
+pub(crate) async fn read_metadata(master: &ActiveMaster) -> Result<ReadRows, Error> {
+    read_rows_within(master, KeyRange::all(), METADATA_TIMEOUT).await
 }
 
-async fn read_metadata_within(master: &ActiveMaster, timeout: Duration) -> Result<Rows, Error> {
-    let entries = master.metadata().read_range(KeyRange::all(), master.deadline(timeout)).await?;
-    Ok(entries.into_iter().map(|entry| (entry.key, entry.descriptor)).collect())
+/// Reads the rows of METADATA's own tablets.
+///
+/// # Errors
+/// When they cannot be read in time.
+pub(crate) async fn read_own_rows(master: &ActiveMaster) -> Result<ReadRows, Error> {
+    read_rows_within(master, table_range(TableId::METADATA), METADATA_TIMEOUT).await
+}
+
+async fn read_rows_within(master: &ActiveMaster, range: KeyRange, timeout: Duration) -> Result<ReadRows, Error> {
+    let read = master.metadata().read_readable(range, master.deadline(timeout)).await?;
+    let rows = read.rows.into_iter().map(|entry| (entry.key, entry.descriptor)).collect();
+    Ok(ReadRows { rows, damaged: read.damaged.into_iter().collect() })
 }
 
 /// The servers that should hold replicas by `snapshot` and are not registered, as far as they respond.
@@ -90,9 +108,9 @@ pub(crate) async fn observe_for_status(master: &ActiveMaster) -> StatusSnapshot 
             Ok(Err(_)) | Err(_) => fetch_reports(master, cached_servers(master)).await,
         }
     };
-    let (servers, metadata) = tokio::join!(servers, read_metadata_within(master, STATUS_TIMEOUT));
+    let (servers, metadata) = tokio::join!(servers, read_rows_within(master, KeyRange::all(), STATUS_TIMEOUT));
     let (metadata, stale) = match metadata {
-        Ok(metadata) => (metadata, None),
+        Ok(metadata) => (metadata.rows, None),
         Err(error) => {
             let cached = master.cached_metadata();
             let metadata = cached_rows(cached.as_ref());
@@ -237,6 +255,7 @@ fn report_from_proto(reply: &control::ReportReply) -> ServerReport {
         scan_cache,
         memory_groups,
         split_bytes,
+        metadata_split_bytes: reply.metadata_split_bytes,
     }
 }
 

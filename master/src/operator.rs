@@ -6,19 +6,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use ebla_model::error::Error;
 use ebla_model::id::{GroupId, ServerId, TableId, TabletId};
-use ebla_model::key::RowKey;
 use ebla_model::locality::{GroupSizes, LocalityGroupChange, StoredBytes};
-use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
-use ebla_model::mutation::validate_row_key;
+use ebla_model::metadata::GroupDescriptor;
 use ebla_model::schema::{TableName, TableSchema, TableState};
 use ebla_model::tablet_event::TabletEventCause;
 use ebla_model::zone::Zone;
 use ebla_proto::operate::operate_server::Operate;
 use ebla_proto::{convert, operate, record};
-use ebla_routing::Annotations;
 use ebla_runtime::Net;
 use futures::FutureExt as _;
-use futures::future::{BoxFuture, join_all};
+use futures::future::join_all;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 use tracing::{debug, warn};
@@ -29,16 +26,14 @@ use crate::bootstrap::PendingBootstrap;
 use crate::cluster::{ClusterSnapshot, ReplicaReport, Role, TabletReport};
 use crate::health::{Health, Shortage};
 use crate::observation::StatusSnapshot;
-use crate::plan::capacity::{RepairWithoutRoom, check_room_for_split};
+use crate::plan::capacity::RepairWithoutRoom;
 use crate::plan::drain::replicas_on;
-use crate::routing::TableMap;
 use crate::server_client::DividedGroup;
 use crate::{
-    check, division, drain, jobs, merging, observation, quorum_loss, recovery, relocation, schema_store, upgrade, usage,
+    check, division, drain, jobs, merging, observation, quorum_loss, recovery, relocation, schema_store, splitting,
+    upgrade, usage,
 };
 
-/// The timeout of a split.
-const SPLIT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The timeout of a merge, which may move a tablet first.
 const MERGE_TIMEOUT: Duration = Duration::from_secs(110);
 /// The timeout of a move: the copy of a large tablet may take longer, and then continues.
@@ -301,33 +296,6 @@ fn registered(
     })
 }
 
-/// Splits the tablet that contains `at` at that key; or the tablet that contains `within`, at a key chosen by its
-/// leader.
-async fn split(
-    master: &ActiveMaster,
-    name: &TableName,
-    at: Option<RowKey>,
-    within: RowKey,
-) -> Result<(TabletDescriptor, TabletDescriptor), Error> {
-    let deadline = master.deadline(SPLIT_TIMEOUT);
-    let table = jobs::update_schema::find_active(master.chubby(), name).await?.value.table;
-    let mut map = TableMap::read(master, table, deadline).await?;
-    let key = at.clone().unwrap_or(within);
-    if let Some(tablet) = map.at(&key) {
-        check_room_for_split(&observation::observe_reports(master).await?, &tablet.descriptor)?;
-    }
-    let call = |master: ActiveMaster, server, tablet: TabletDescriptor| {
-        let at = at.clone();
-        Box::pin(async move { master.servers().split(server, &tablet, at.as_ref()).await }) as BoxFuture<'static, _>
-    };
-    let (left, right) = map.send_to_leader(&key, deadline, call).await?;
-    // The leader lists both halves itself. Doing it here too makes them visible when this call returns.
-    if let Err(error) = master.metadata().put_split(&left, &right, &Annotations::default(), deadline).await {
-        warn!(%error, "split committed; METADATA not updated yet");
-    }
-    Ok((left, right))
-}
-
 /// The groups that servers report, by id.
 fn group_statuses(snapshot: &ClusterSnapshot) -> Vec<operate::GroupStatus> {
     let leaders = snapshot.leader_reports();
@@ -385,27 +353,12 @@ async fn tablet_loads(master: &ActiveMaster, name: &TableName) -> Result<Vec<ope
     Ok(of_table.map(status).collect())
 }
 
-/// Rejects a split key that could not be a row key.
-fn check_split(at: Option<&RowKey>) -> Result<(), Error> {
-    let invalid = |error: Error| {
-        Error::invalid(format!(
-            "cannot split at this key: {error}; give the key of the first row of the right half, or give none and let \
-             the server choose it"
-        ))
-    };
-    at.map_or(Ok(()), |at| validate_row_key(at).map_err(invalid))
-}
-
 #[tonic::async_trait]
 impl Operate for Operator {
     async fn split(&self, request: Request<operate::SplitRequest>) -> Result<Response<operate::SplitReply>, Status> {
         let outcome = async {
             let master = self.handle.active_for_change().await?;
-            let request = request.into_inner();
-            let name: TableName = request.table.parse()?;
-            let at = request.at.map(RowKey::new);
-            check_split(at.as_ref())?;
-            let (left, right) = split(&master, &name, at, RowKey::new(request.within)).await?;
+            let (left, right) = splitting::split(&master, request.into_inner()).await?;
             Ok(operate::SplitReply {
                 left: Some(convert::descriptor_to_proto(&left)),
                 right: Some(convert::descriptor_to_proto(&right)),

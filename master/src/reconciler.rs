@@ -29,6 +29,7 @@ use crate::alerts::Alerts;
 use crate::cluster::{ClusterSnapshot, Registration};
 use crate::events::{ClusterEvent, ClusterView, tablet_list};
 use crate::health::Health;
+use crate::observation::ReadRows;
 use crate::plan::auto_merge::{MergeContext, MergeRules};
 use crate::plan::capacity::RepairWithoutRoom;
 use crate::plan::drain::is_incomplete;
@@ -38,7 +39,7 @@ use crate::plan::replica_balance::ReplicaBalance;
 use crate::plan::upgrade::Readiness;
 use crate::plan::{Action, plan};
 use crate::server_client::InitialState;
-use crate::{division, jobs, observation, schema_store, upgrade};
+use crate::{division, jobs, observation, restoration, schema_store, upgrade};
 
 /// Between two rounds that nothing requests earlier.
 const ROUND_PERIOD: Duration = Duration::from_secs(60);
@@ -223,6 +224,12 @@ impl Reconciler {
         known.servers.extend(observation::observe_unregistered(&master, &known).await);
         let mut view = self.view(&known).await;
         self.log_events(&view);
+        if self.metadata_error.is_some() || master.directory().root_tablet().is_none() {
+            // Perhaps because something is lost.
+            if let Err(error) = restoration::restore(&master, &known.servers).await {
+                debug!(%error, "cannot determine whether METADATA has lost rows");
+            }
+        }
         let metadata = observation::read_metadata(&master);
         tokio::pin!(metadata);
         let outcome = loop {
@@ -239,7 +246,8 @@ impl Reconciler {
             self.log_events(&view);
         }
         let root = master.directory().root_tablet();
-        let mut observed = ClusterSnapshot { servers, metadata: outcome?, root, ..ClusterSnapshot::default() };
+        let ReadRows { rows: metadata, damaged: damaged_rows } = outcome?;
+        let mut observed = ClusterSnapshot { servers, metadata, damaged_rows, root, ..ClusterSnapshot::default() };
         observed.servers.extend(observation::observe_unregistered(&master, &observed).await);
         // After all reports: a table that is created meanwhile must be listed when its tablets are reported.
         let snapshot = observation::with_chubby(&master, observed).await?;
@@ -467,6 +475,7 @@ pub(crate) async fn execute(master: &ActiveMaster, action: &Action) -> Result<()
             master.metadata().put_descriptor(tablet, &Annotations::default(), deadline).await.map(drop)
         }
         Action::RemoveObsoleteRow(old) => master.metadata().delete(old, deadline).await.map(drop),
+        Action::RemoveDamagedRow(row) => master.metadata().delete_damaged(row, deadline).await,
         Action::RemoveRow { row, tablet } => {
             let entries = master.metadata().read_range(KeyRange::single(row.clone()), deadline).await?;
             for entry in entries.iter().filter(|entry| entry.descriptor.tablet == *tablet) {

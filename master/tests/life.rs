@@ -41,6 +41,11 @@ pub(crate) struct TestCluster {
 
 impl TestCluster {
     pub(crate) async fn start() -> Self {
+        Self::start_with(|options| options).await
+    }
+
+    /// As [`Self::start`], with servers of these options.
+    pub(crate) async fn start_with(change: impl Fn(ServerOptions) -> ServerOptions) -> Self {
         ebla_runtime::logging::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_unset| "off".to_owned()));
         let runtime = Runtime::system("test");
         let data = tempfile::tempdir().unwrap();
@@ -49,6 +54,7 @@ impl TestCluster {
         let mut servers = Vec::new();
         for number in 0..3 {
             let config = server_config(data.path(), number, &local_servers);
+            let config = ServerConfig { options: change(config.options), ..config };
             servers.push(TabletServer::start(config, chubby.clone(), runtime.clone()).await.unwrap());
         }
         let master = start_master(&chubby, &runtime).await;
@@ -62,6 +68,11 @@ impl TestCluster {
             server.stop().await;
         }
         self.runtime.tasks.stop(Duration::from_secs(5)).await;
+    }
+
+    /// The address of the first server.
+    pub(crate) fn address(&self) -> String {
+        self.servers[0].address().to_owned()
     }
 
     async fn identity(&self) -> record::Cluster {
@@ -252,8 +263,8 @@ async fn tablets_are_merged() {
     let refused = async |tablet, with| admin.merge_tablets(tablet, with).await.unwrap_err();
     assert_eq!(refused(low.tablet, None).await.reason, Reason::NotFound, "it is gone");
     assert_eq!(refused(whole.tablet, Some(whole.tablet)).await.reason, Reason::InvalidArgument);
-    let metadata = refused(TabletId::FIRST_METADATA, None).await;
-    assert!(metadata.message.contains("METADATA"), "{metadata}");
+    let root = refused(TabletId::ROOT, None).await;
+    assert!(root.message.contains("root tablet"), "{root}");
     let status = admin.status().await.unwrap();
     assert_eq!(status.tablets, 4, "two of METADATA, two of the table");
 

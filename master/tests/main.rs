@@ -5,6 +5,7 @@ mod auto_merge;
 mod check;
 mod chubby_outage;
 mod life;
+mod metadata;
 mod repair;
 mod restored;
 mod standby;

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! The rows of table 0 itself, the locations of METADATA's own tablets, make up the root tablet, which never splits: three
-//! levels reach every tablet.
+//! levels reach every tablet. METADATA's other tablets, those of the second level, split and merge like those of user tables. They
+//! split directly behind a row ([`metadata_split_point`]), because a lookup begins between two rows.
 //!
 //! The descriptors inside a group's own log are authoritative; METADATA has copies, guarded by generation.
 
@@ -208,10 +209,11 @@ impl TabletDescriptor {
     /// This tablet with the rows of `left` added. It keeps its id and its group, and the tablet `left` is gone: the row of this
     /// tablet in METADATA keeps its key, and the only row that must be removed is that of a tablet that no longer exists.
     ///
-    /// `None` unless `left` ends where this tablet begins, in the same table and group. METADATA's tablets never merge.
+    /// `None` unless `left` ends where this tablet begins, in the same table and group. The root tablet never merges.
     pub fn merge(&self, left: &Self) -> Option<Self> {
         let is_adjacent = left.range.end() == Some(self.range.start());
-        if self.table == TableId::METADATA || (left.table, left.group) != (self.table, self.group) || !is_adjacent {
+        let has_root = [self.tablet, left.tablet].contains(&TabletId::ROOT);
+        if has_root || (left.table, left.group) != (self.table, self.group) || !is_adjacent {
             return None;
         }
         let range = KeyRange::new(left.range.start().clone(), self.range.end().cloned())?;
@@ -336,6 +338,30 @@ pub fn obsolete_rows<'a>(
 /// The keys of [`obsolete_rows`].
 pub fn obsolete_row_keys<'a>(rows: impl DoubleEndedIterator<Item = &'a TabletDescriptor> + Clone) -> BTreeSet<RowKey> {
     obsolete_rows(rows).into_iter().map(TabletDescriptor::row_key).collect()
+}
+
+/// The key that divides a METADATA tablet best: directly behind one of its rows, so that both halves have rows. `None` when the tablet
+/// has fewer than two.
+///
+/// `rows`: the keys of all rows in `range`, ascending, each with its bytes. Of two equally good keys the lower one is chosen.
+///
+/// A lookup begins at any key between two rows and wants the second one. If the right half began with that row, the lookup would begin
+/// in the left half, find nothing, and read the right half too. Directly behind the first row, all keys that want the second one are in its
+/// half.
+pub fn metadata_split_point(range: &KeyRange, rows: &[(RowKey, u64)]) -> Option<RowKey> {
+    let total: u64 = rows.iter().map(|(_row, bytes)| bytes).sum();
+    let (_last, firsts) = rows.split_last()?;
+    let mut before = 0_u64;
+    let mut best: Option<(u64, RowKey)> = None;
+    for (row, bytes) in firsts {
+        before = before.saturating_add(*bytes);
+        let difference = before.abs_diff(total.saturating_sub(before));
+        let at = row.successor();
+        if range.split_at(&at).is_some() && best.as_ref().is_none_or(|(least, _)| difference < *least) {
+            best = Some((difference, at));
+        }
+    }
+    best.map(|(_difference, at)| at)
 }
 
 /// Whether `newer`, whose row is after that of `row`, has some of its keys and a higher generation.

@@ -9,7 +9,7 @@ use std::ops::Bound;
 use bytes::Bytes;
 use ebla_client::locate::LeaderHint;
 use ebla_client::locate::resolver::PREFETCH_ROWS;
-use ebla_client::metadata::MetadataRow;
+use ebla_client::metadata::{MetadataRow, ReadableRows};
 use ebla_client::read::whole_rows;
 use ebla_client::{Check, Cluster, Deadline, Read};
 use ebla_model::cell::Row;
@@ -100,6 +100,36 @@ impl Metadata {
     /// As [`Cluster::read_metadata`].
     pub fn read_range(&self, rows: KeyRange, deadline: Deadline) -> BoxFuture<'_, Result<Vec<MetadataRow>, Error>> {
         self.cluster.read_metadata(rows, deadline)
+    }
+
+    /// As [`Self::read_range`]; rows that cannot be decoded are no error.
+    ///
+    /// # Errors
+    /// As [`Cluster::read_readable_metadata`].
+    pub fn read_readable(&self, rows: KeyRange, deadline: Deadline) -> BoxFuture<'_, Result<ReadableRows, Error>> {
+        self.cluster.read_readable_metadata(rows, deadline)
+    }
+
+    /// Deletes a row whose descriptor cannot be decoded or belongs to another key. Another row stays.
+    ///
+    /// # Errors
+    /// `Conflict` when other writers keep changing the row; otherwise as [`Cluster::check`]. Safe to repeat.
+    pub fn delete_damaged<'a>(&'a self, row: &'a RowKey, deadline: Deadline) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            for _attempt in 0..CONFLICTS_MAX {
+                let Some(found) = self.read_cells(row, deadline).await? else { return Ok(()) };
+                let Some(value) = descriptor_value(&found).cloned() else { return Ok(()) };
+                if convert::descriptor_from_bytes(value.clone()).is_ok_and(|decoded| decoded.row_key() == *row) {
+                    return Ok(());
+                }
+                let stored = StoredRow { value: Some(value), descriptor: None, event_slot: 0 };
+                let delete = vec![convert::mutation_to_bytes(&Mutation::DeleteRow)];
+                if self.compare_and_set(row, &stored, delete, deadline).await? {
+                    return Ok(());
+                }
+            }
+            Err(contended())
+        })
     }
 
     /// Writes the row of a tablet, unless the row has a newer descriptor.
@@ -262,14 +292,20 @@ impl Metadata {
         })
     }
 
-    async fn read_row(&self, row: &RowKey, deadline: Deadline) -> Result<StoredRow, Error> {
+    async fn read_cells(&self, row: &RowKey, deadline: Deadline) -> Result<Option<Row>, Error> {
         let read = Read::new(TableId::METADATA, RowSet::from_ranges([KeyRange::single(row.clone())]));
         let mut parts = self.cluster.read_rows(read, deadline);
         let mut found = None;
         while let Some(part) = parts.try_next().await? {
             found = whole_rows(part.response)?.pop().or(found);
         }
-        let Some(row) = found else { return Ok(StoredRow { value: None, descriptor: None, event_slot: 0 }) };
+        Ok(found)
+    }
+
+    async fn read_row(&self, row: &RowKey, deadline: Deadline) -> Result<StoredRow, Error> {
+        let Some(row) = self.read_cells(row, deadline).await? else {
+            return Ok(StoredRow { value: None, descriptor: None, event_slot: 0 });
+        };
         let value = descriptor_value(&row).cloned();
         let descriptor = value.clone().map(convert::descriptor_from_bytes).transpose()?;
         Ok(StoredRow { value, descriptor, event_slot: next_event_slot(&row) })

@@ -32,6 +32,8 @@ pub struct ServerOptions {
     pub log_cache: ByteSize,
     /// A tablet is split when its size on disk exceeds about this.
     pub split_bytes: ByteSize,
+    /// The same for a tablet of METADATA, except the root tablet, which is never split.
+    pub metadata_split_bytes: ByteSize,
     /// A tablet is split when it has at least this many reads and writes per second for some seconds, and more than a quarter of those
     /// of its server; 0: never.
     pub split_load: u32,
@@ -134,6 +136,7 @@ impl ServerOptions {
             segment_bytes: ByteSize::mebibytes(64),
             log_cache: ByteSize::mebibytes(64),
             split_bytes: ByteSize::mebibytes(128),
+            metadata_split_bytes: ByteSize::mebibytes(128),
             split_load: 2_000,
             timings: RaftTimings::default(),
             restart: RestartScope::Server,

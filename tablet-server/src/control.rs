@@ -47,6 +47,8 @@ pub struct ControlService {
     incarnation: Incarnation,
     /// The size above which the server splits a tablet.
     split_bytes: u64,
+    /// The same for a tablet of METADATA.
+    metadata_split_bytes: u64,
 }
 
 impl ControlService {
@@ -58,8 +60,13 @@ impl ControlService {
         incarnation: Incarnation,
         options: &ServerOptions,
     ) -> Self {
-        let split_bytes = options.split_bytes.bytes();
-        Self { manager: Arc::clone(manager), directory: directory.clone(), incarnation, split_bytes }
+        Self {
+            manager: Arc::clone(manager),
+            directory: directory.clone(),
+            incarnation,
+            split_bytes: options.split_bytes.bytes(),
+            metadata_split_bytes: options.metadata_split_bytes.bytes(),
+        }
     }
 
     /// Checks the fence of a request: accepts or refuses its sender.
@@ -393,6 +400,7 @@ impl Control for ControlService {
             scan_cache: Some(convert::scan_cache_state_to_proto(&self.manager.shared().scan_cache_state())),
             memory_groups: Some(convert::memory_groups_to_proto(&self.manager.shared().memory_groups())),
             split_bytes: self.split_bytes,
+            metadata_split_bytes: self.metadata_split_bytes,
         }))
     }
 

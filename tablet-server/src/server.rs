@@ -437,6 +437,7 @@ fn maintenance_limits(options: &ServerOptions) -> MaintenanceLimits {
         memtable_bytes: options.store.memtable_bytes as u64,
         log_bytes: options.log_bytes.bytes(),
         split_bytes: options.split_bytes.bytes(),
+        metadata_split_bytes: options.metadata_split_bytes.bytes(),
         split_load: options.split_load.into(),
         divide_bytes: options.split_bytes.bytes().saturating_mul(DIVIDE_FACTOR),
     }

@@ -154,6 +154,7 @@ pub(crate) struct SimCluster {
     merge_after: Option<Duration>,
     /// Whether commit logs are small.
     purges_logs: bool,
+    metadata_split_bytes: Option<u64>,
     /// Whether files rot.
     pub(crate) rots: bool,
     /// Whether slow disks are the only faults.
@@ -230,6 +231,7 @@ impl SimCluster {
             balance: plan.balance,
             merge_after: plan.merge_after,
             purges_logs: plan.purges_logs,
+            metadata_split_bytes: plan.metadata_split_bytes,
             rots: [Recurring::Rot, Recurring::RotRace].iter().any(|kind| plan.fault_rates.rates.recurs(*kind)),
             is_only_slow: plan.is_only_slow,
             damaged: Mutex::default(),
@@ -325,6 +327,9 @@ pub(crate) async fn tablet_server(cluster: Arc<SimCluster>, number: usize) -> tu
     let (log_bytes, segment_bytes) = if cluster.purges_logs { SMALL_LOG } else { LARGE_LOG };
     options.log_bytes = ByteSize::new(log_bytes);
     options.segment_bytes = ByteSize::new(segment_bytes);
+    if let Some(bytes) = cluster.metadata_split_bytes {
+        options.metadata_split_bytes = ByteSize::new(bytes);
+    }
     options.threads = Threads::Inline { sync: host.syncs.latency() };
     options.open_disk = Arc::new(move |_folder| Ok(Arc::new(disk.clone())));
     if cluster.rots {

@@ -59,6 +59,8 @@ pub(crate) struct Plan {
     pub(crate) drains: Option<Duration>,
     /// How long adjacent tablets must be quiet until the master merges them; `None`: it merges none.
     pub(crate) merge_after: Option<Duration>,
+    /// The size above which a tablet of METADATA is split; `None`: none becomes so large.
+    pub(crate) metadata_split_bytes: Option<u64>,
     /// Whether slow disks are the only faults: then it is checked who leads.
     pub(crate) is_only_slow: bool,
     /// The crash after a step, and the operator that drains servers.
@@ -127,6 +129,8 @@ impl Plan {
             balance,
             drains,
             merge_after,
+            // A few rows.
+            metadata_split_bytes: seed.is_multiple_of(3).then_some(2 << 10),
             is_only_slow: false,
             step_crash: None,
             stops_at_first: false,
@@ -142,6 +146,7 @@ impl Plan {
             balance: ReplicaBalance::Off,
             drains: None,
             merge_after: None,
+            metadata_split_bytes: None,
             load: Duration::from_secs(20),
             owns: false,
             value_bytes: 0,

@@ -1,6 +1,8 @@
-//! `ebla meta lookup`: the three-level lookup of a row key, step by step, with the cost of each step.
+//! `ebla meta lookup`: the three-level lookup of a row key, step by step, with the cost of each step. `ebla meta list`: METADATA's own tablets.
 
 use ebla_client::locate::Hop;
+use ebla_client::metadata::MetadataTablet;
+use ebla_model::id::TabletId;
 use ebla_model::key::RowKey;
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
@@ -9,10 +11,11 @@ use super::{ClusterArguments, tablet};
 use crate::encoding;
 use crate::output::{self, Failure, Format, Table};
 
-/// Look up which tablet holds a row
+/// Look up which tablet holds a row, and list the tablets of METADATA
 ///
-/// Example:
+/// Examples:
 ///   ebla meta lookup web com.cnn.www
+///   ebla meta list
 #[derive(Debug, clap::Subcommand)]
 #[command(verbatim_doc_comment)]
 pub enum Meta {
@@ -37,6 +40,20 @@ pub enum Meta {
         #[arg(long, default_value_t = 1)]
         times: u8,
     },
+    /// List the tablets of METADATA: the root tablet, then those of the second level, with the ranges of their rows
+    ///
+    /// Examples:
+    ///   ebla meta list
+    ///   ebla meta list -o json
+    ///
+    /// ROWS is how many tablets a tablet of METADATA lists, BYTES its approximate size. START is inclusive, END is exclusive; a key of METADATA is
+    /// the number of a table and the end of a tablet. With -o json both keys are base64, and the end of the last tablet is null.
+    #[command(verbatim_doc_comment)]
+    List {
+        /// Which cluster
+        #[command(flatten)]
+        cluster: ClusterArguments,
+    },
 }
 
 /// Carries out the command.
@@ -44,7 +61,10 @@ pub enum Meta {
 /// # Errors
 /// What the cluster answers.
 pub async fn run(command: Meta, runtime: Runtime) -> Result<(), Failure> {
-    let Meta::Lookup { cluster, table, key, times } = command;
+    let (cluster, table, key, times) = match command {
+        Meta::List { cluster } => return list(&cluster, &runtime).await,
+        Meta::Lookup { cluster, table, key, times } => (cluster, table, key, times),
+    };
     let name = cluster.table(&table)?;
     let client = cluster.client(&runtime).await?;
     for _ in 0..times.max(1) {
@@ -72,6 +92,49 @@ pub async fn run(command: Meta, runtime: Runtime) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+async fn list(cluster: &ClusterArguments, runtime: &Runtime) -> Result<(), Failure> {
+    let tablets = cluster.client(runtime).await?.metadata_tablets().await?;
+    match cluster.output {
+        Format::Json => output::print_json(&json!(tablets.iter().map(tablet_json).collect::<Vec<_>>())),
+        Format::Table => output::print(&render_list(&tablets)),
+    }
+    Ok(())
+}
+
+fn render_list(tablets: &[MetadataTablet]) -> String {
+    let mut table =
+        Table::new(&["LEVEL", "TABLET", "GENERATION", "START", "END", "ROWS", "BYTES", "SERVERS (* LEADS)"]);
+    for MetadataTablet { descriptor, leader, rows, size_bytes } in tablets {
+        let leader = leader.map(|leader| leader.server.get());
+        table.row(vec![
+            if descriptor.tablet == TabletId::ROOT { "root" } else { "second" }.to_owned(),
+            descriptor.tablet.to_string(),
+            descriptor.generation.to_string(),
+            tablet::short(descriptor.range.start()),
+            descriptor.range.end().map_or("(end)".to_owned(), tablet::short),
+            rows.to_string(),
+            size_bytes.map_or("?".to_owned(), |bytes| bytes.to_string()),
+            tablet::mark_leader(&tablet::servers(descriptor), leader),
+        ]);
+    }
+    table.render()
+}
+
+fn tablet_json(of: &MetadataTablet) -> Value {
+    let MetadataTablet { descriptor, leader, rows, size_bytes } = of;
+    json!({
+        "tablet": descriptor.tablet.get(),
+        "root": descriptor.tablet == TabletId::ROOT,
+        "generation": descriptor.generation.get(),
+        "start": encoding::to_base64(descriptor.range.start().as_bytes()),
+        "end": descriptor.range.end().map(|end| encoding::to_base64(end.as_bytes())),
+        "rows": rows,
+        "bytes": size_bytes,
+        "servers": tablet::servers(descriptor),
+        "leader": leader.map(|leader| leader.server.get()),
+    })
 }
 
 fn render(trace: &[Hop]) -> String {

@@ -55,16 +55,24 @@ pub enum Tablet {
     /// Examples:
     ///   ebla tablet split web --at org.
     ///   ebla tablet split web --within com.cnn.www
+    ///   ebla tablet split --tablet 12
+    ///
+    /// Tablets of METADATA are split by their numbers, which ebla meta list shows; the root tablet, number 1, is never split.
     #[command(verbatim_doc_comment)]
     Split {
         /// Which cluster
         #[command(flatten)]
         cluster: ClusterArguments,
         /// Name of the table
-        table: String,
+        #[arg(required_unless_present = "tablet")]
+        table: Option<String>,
+        /// Number of the tablet to split; the server picks where
+        #[arg(long, value_name = "TABLET", value_parser = clap::value_parser!(u64).range(1..),
+            conflicts_with_all = ["table", "at", "within"])]
+        tablet: Option<u64>,
         /// First key of the right half; bytes as \xHH
         #[arg(long, value_name = "KEY", value_parser = encoding::parse_split_key, allow_hyphen_values = true,
-            required_unless_present = "within")]
+            required_unless_present_any = ["within", "tablet"])]
         at: Option<RowKey>,
         /// A key in the tablet to split; the server picks where
         #[arg(long, value_name = "KEY", value_parser = encoding::parse_key, allow_hyphen_values = true, conflicts_with = "at")]
@@ -212,11 +220,17 @@ pub async fn run(command: Tablet, runtime: Runtime) -> Result<(), Failure> {
             }
             Ok(())
         }
-        Tablet::Split { cluster, table, at, within } => {
-            let name = cluster.table(&table)?;
-            let within = within.unwrap_or(RowKey::EMPTY);
+        Tablet::Split { cluster, table, tablet, at, within } => {
+            let name = table.map(|table| cluster.table(&table)).transpose()?;
             let client = cluster.client(&runtime).await?;
-            let (left, right) = client.admin().split(&name, at.as_ref(), &within).await?;
+            let (left, right) = match (name, tablet) {
+                (Some(name), _) => {
+                    let within = within.unwrap_or(RowKey::EMPTY);
+                    client.admin().split(&name, at.as_ref(), &within).await?
+                }
+                // Without a table, clap has required `--tablet`.
+                (None, tablet) => client.admin().split_tablet(TabletId::new(tablet.unwrap_or_default())).await?,
+            };
             match cluster.output {
                 Format::Json => output::print_json(&json!([to_json(&left, None), to_json(&right, None)])),
                 Format::Table => output::print(&render(&[(left, None), (right, None)])),
@@ -288,7 +302,7 @@ pub(super) fn mark_leader(servers: &[u64], leader: Option<u64>) -> String {
     shown.collect::<Vec<_>>().join(" ")
 }
 
-fn short(key: &RowKey) -> String {
+pub(super) fn short(key: &RowKey) -> String {
     if key.is_empty() { "(start)".to_owned() } else { encoding::escape(key.as_bytes()) }
 }
 

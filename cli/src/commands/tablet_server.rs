@@ -33,6 +33,9 @@ pub struct TabletServer {
     /// Size above which a tablet splits: bytes, or a number with K, M or G (powers of 1024)
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub split_bytes: Option<ByteSize>,
+    /// Size above which a tablet of METADATA splits, except the root tablet: bytes, or a number with K, M or G [default: 128 MiB]
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    pub metadata_split_bytes: Option<ByteSize>,
     /// Reads and writes per second of a tablet from which on it splits, if it has more than a quarter of those of its server; 0: never
     #[arg(long, value_name = "N", default_value_t = 2_000)]
     pub split_load: u32,
@@ -62,6 +65,9 @@ pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> 
     let mut options = ServerOptions { lease_ttl: server.node.lease_ttl(), ..ServerOptions::server() };
     if let Some(size) = server.split_bytes {
         options.split_bytes = size;
+    }
+    if let Some(size) = server.metadata_split_bytes {
+        options.metadata_split_bytes = size;
     }
     options.split_load = server.split_load;
     options.disk_reserve = server.disk_reserve;

@@ -50,6 +50,9 @@ pub struct Up {
     /// Size above which a tablet splits: bytes, or a number with K, M or G (powers of 1024)
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub split_bytes: Option<ByteSize>,
+    /// Size above which a tablet of METADATA splits, except the root tablet: bytes, or a number with K, M or G [default: 128 MiB]
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
+    pub metadata_split_bytes: Option<ByteSize>,
     /// Reads and writes per second of a tablet from which on it splits, if it has more than a quarter of those of its server; 0: never
     #[arg(long, value_name = "N", default_value_t = 2_000)]
     pub split_load: u32,
@@ -163,6 +166,7 @@ pub async fn start(up: &Up, signals: &mut Signals, runtime: &Runtime) -> Result<
         servers: up.servers.into(),
         listen: listen.clone(),
         split_bytes: up.split_bytes,
+        metadata_split_bytes: up.metadata_split_bytes,
         split_load: up.split_load,
         merges: up.merges.rules(),
         disk_reserve: up.disk_reserve,

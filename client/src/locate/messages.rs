@@ -27,7 +27,7 @@ pub struct MetadataRead {
     pub tablet: CachedTablet,
     /// The server to send the read to.
     pub server: ServerId,
-    /// The range of rows; the server clamps it to the tablet's range.
+    /// The range of rows. It begins in the tablet; the server continues in the next tablets of METADATA.
     pub rows: KeyRange,
     /// The maximum number of rows.
     pub rows_max: u64,

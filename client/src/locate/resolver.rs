@@ -13,6 +13,9 @@
 //! step goes one level up. A descriptor that comes back unchanged after it was rejected ends the lookup with an error
 //! that asks the caller to wait: METADATA is written after the change, and another read at once would not help.
 //!
+//! A METADATA tablet may have no row at the position or after it: then the row is in the next one. The server continues there by itself, so
+//! this costs nothing; a server of an earlier release does not, and the lookup sends another request.
+//!
 //! METADATA's tablets share a group. When none of its replicas responds, step 4 follows at once.
 //!
 //! A METADATA tablet without a leader is read from any replica that responds: descriptors are hints, which the tablet
@@ -352,7 +355,7 @@ fn listing_rows(position: &Position, cursor: Option<&RowKey>) -> Option<KeyRange
     KeyRange::new(first, table.end().cloned())
 }
 
-/// The start of the next METADATA tablet, if the range of the read reaches into it.
+/// The start of the next METADATA tablet, if the range of the read reaches into it and the server has not continued there.
 fn next_tablet_start(read: &MetadataRead) -> Option<RowKey> {
     let next = read.tablet.range.end()?;
     read.rows.contains(next.as_bytes()).then(|| next.clone())

@@ -15,6 +15,7 @@
 //! drop 5                  drops a table, also in METADATA
 //! down 3, up 3            a server stops responding, or responds again
 //! hints off, hints on     error responses come without hints, or with them
+//! beyond off, beyond on    servers do not continue a lookup in the next METADATA tablet (earlier releases), or do
 //! get 5 k                 sends a request for a row
 //! below 5 k               sends a request to the tablet where a descending scan from k begins
 //! lookup 5 k              starts a lookup without running it: cached, joined or started
@@ -52,6 +53,13 @@ enum Hints {
     Off,
 }
 
+/// Whether servers continue a lookup in the next METADATA tablet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Beyond {
+    On,
+    Off,
+}
+
 struct Cluster {
     groups: BTreeMap<GroupId, GroupState>,
     /// With the membership of their creation; [`Cluster::tablet`] has the current one.
@@ -62,6 +70,7 @@ struct Cluster {
     root: TabletDescriptor,
     down: BTreeSet<ServerId>,
     hints: Hints,
+    beyond: Beyond,
     next_tablet: u64,
     resolver: Resolver,
     started: Vec<(LookupId, LookupEffect)>,
@@ -88,6 +97,7 @@ impl Cluster {
             root: root.clone(),
             down: BTreeSet::new(),
             hints: Hints::On,
+            beyond: Beyond::On,
             next_tablet: 10,
             resolver: Resolver::new(0),
             started: Vec::new(),
@@ -213,6 +223,8 @@ impl Cluster {
             ["up", server] => drop(self.down.remove(&server.parse().unwrap())),
             ["hints", "off"] => self.hints = Hints::Off,
             ["hints", "on"] => self.hints = Hints::On,
+            ["beyond", "off"] => self.beyond = Beyond::Off,
+            ["beyond", "on"] => self.beyond = Beyond::On,
             ["get", table, row] => self.get(&Position::at(table.parse().unwrap(), key(row))),
             ["below", table, row] => {
                 self.get(&Position { table: table.parse().unwrap(), probe: Probe::Below(Some(key(row))) });
@@ -328,7 +340,13 @@ impl Cluster {
                 LookupResponse::Failed(failure)
             }
             Ok(()) => {
-                let rows = read.rows.intersect(&self.tablets[&tablet].range);
+                // Lookups continue in the next tablets of METADATA, which are in the same group.
+                let end = match (tablet, self.beyond) {
+                    (TabletId::ROOT, _) | (_, Beyond::Off) => self.tablets[&tablet].range.end().cloned(),
+                    (_, Beyond::On) => None,
+                };
+                let served = KeyRange::new(self.tablets[&tablet].range.start().clone(), end).unwrap();
+                let rows = read.rows.intersect(&served);
                 let inside = |key: &RowKey| rows.as_ref().is_some_and(|rows| rows.contains(key.as_bytes()));
                 let found =
                     self.rows.iter().filter(|(key, _)| inside(key)).take(usize::try_from(read.rows_max).unwrap());

@@ -18,7 +18,8 @@
 //! No two adjacent tablets that are quiet and small together are left in the end. So a table with `n` bytes has at most about
 //! `2 n / limit` tablets then.
 //!
-//! METADATA's tablets are never merged.
+//! METADATA's tablets are merged by the same rules, with a limit of their own: half of the size above which servers split them. The root tablet is
+//! never merged, and nothing of METADATA is while a server may run a release that cannot merge its tablets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -28,7 +29,7 @@ use ebla_model::id::{GroupId, TableId, TabletId};
 use ebla_model::metadata::TabletDescriptor;
 
 use super::Action;
-use super::merge::MergePair;
+use super::merge::{MergePair, metadata_split_bytes};
 use super::repair::PlanContext;
 use crate::cluster::{ClusterSnapshot, TabletReport};
 
@@ -190,15 +191,12 @@ impl Candidate<'_> {
 
 /// The merges that may begin now.
 pub(super) fn merges(cluster: &ClusterSnapshot, ctx: &PlanContext) -> Vec<Action> {
-    let limit = limit(cluster, ctx.merges.rules.merge_bytes);
-    if limit == 0 {
-        return Vec::new();
-    }
-    let candidates = candidates(cluster, ctx, limit);
+    let limits = Limits::of(cluster, ctx.merges.rules.merge_bytes);
+    let candidates = candidates(cluster, ctx, &limits);
     let mut pairs: Vec<(u64, PlannedMerge)> = candidates
         .values()
         .zip(candidates.values().skip(1))
-        .filter_map(|(left, right)| pair(left, right, limit))
+        .filter_map(|(left, right)| pair(left, right, limits.of_table(left.descriptor().table)))
         .collect();
     pairs.sort_by_key(|(bytes, merge)| (merge.moved.is_some(), *bytes, merge.pair.left.table));
     let memory = &ctx.merges.memory;
@@ -221,30 +219,46 @@ pub(super) fn merges(cluster: &ClusterSnapshot, ctx: &PlanContext) -> Vec<Action
     chosen
 }
 
-/// The size below which two tablets are merged: half of what any server splits, if that is less.
-fn limit(cluster: &ClusterSnapshot, merge_bytes: u64) -> u64 {
-    let reports = cluster.servers.values().filter_map(|server| server.report.as_ref());
-    let split_bytes = reports.map(|report| report.split_bytes).filter(|bytes| *bytes > 0).min();
-    split_bytes.map_or(merge_bytes, |split_bytes| merge_bytes.min(split_bytes / 2))
+/// The sizes below which two tablets are merged; 0: they are not.
+struct Limits {
+    user_tables: u64,
+    metadata: u64,
+}
+
+impl Limits {
+    /// Half of what any server splits, if that is less than `merge_bytes`.
+    fn of(cluster: &ClusterSnapshot, merge_bytes: u64) -> Self {
+        let reports = cluster.servers.values().filter_map(|server| server.report.as_ref());
+        let split_bytes = reports.map(|report| report.split_bytes).filter(|bytes| *bytes > 0).min();
+        let metadata_split_bytes = metadata_split_bytes(cluster).unwrap_or_default();
+        Self {
+            user_tables: split_bytes.map_or(merge_bytes, |split_bytes| merge_bytes.min(split_bytes / 2)),
+            metadata: merge_bytes.min(metadata_split_bytes / 2),
+        }
+    }
+
+    fn of_table(&self, table: TableId) -> u64 {
+        if table == TableId::METADATA { self.metadata } else { self.user_tables }
+    }
 }
 
 /// The tablets that may be merged, by table and first key.
 fn candidates<'a>(
     cluster: &'a ClusterSnapshot,
     ctx: &PlanContext,
-    limit: u64,
+    limits: &Limits,
 ) -> BTreeMap<(TableId, &'a [u8]), Candidate<'a>> {
     let mut candidates: BTreeMap<(TableId, &[u8]), Candidate<'_>> = BTreeMap::new();
     let leaders = cluster.leader_reports();
-    let settled = leaders.values().filter(|(_server, report)| {
-        report.settled && report.group.group != GroupId::METADATA && !ctx.in_progress.contains_key(&report.group.group)
-    });
+    let settled = leaders
+        .values()
+        .filter(|(_server, report)| report.settled && !ctx.in_progress.contains_key(&report.group.group));
     for report in settled.flat_map(|(_server, report)| &report.tablets) {
         let tablet = &report.descriptor;
         let quiet_for = ctx.merges.memory.quiet_for(tablet.tablet, report.load.quiet_for, ctx.now);
-        let may_merge = report.size_bytes < limit
+        let may_merge = report.size_bytes < limits.of_table(tablet.table)
             && quiet_for >= ctx.merges.rules.merge_after
-            && tablet.table != TableId::METADATA
+            && tablet.tablet != TabletId::ROOT
             && cluster.is_served(tablet.table)
             && !ctx.merges.memory.is_paused(tablet.tablet, ctx.now);
         let key = (tablet.table, tablet.range.start().as_bytes());

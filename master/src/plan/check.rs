@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   coverage      the tablets of each table, as their groups know them, cover all keys once
-//!   METADATA      each tablet has its row, and no row describes a tablet that is gone
+//!   METADATA      each tablet has its row, no row describes a tablet that is gone, and each can be decoded
 //!   replicas      those of a tablet that have applied the same entry have the same content
 //!   leftovers     replicas that are no members, folders that a server has set aside
 //! ```
@@ -65,6 +65,14 @@ pub fn not_comparable(contents: &Contents) -> BTreeSet<TabletId> {
 pub fn findings(cluster: &ClusterSnapshot, actions: &[Action], contents: &Contents) -> Vec<Finding> {
     let mut findings = uncovered(cluster);
     findings.extend(actions.iter().filter(|action| !is_only_recorded(cluster, action)).filter_map(of_action));
+    let removed: BTreeSet<&RowKey> = actions.iter().filter_map(removed_as_damaged).collect();
+    let kept = cluster.damaged_rows.iter().filter(|row| !removed.contains(row));
+    findings.extend(kept.map(|row| Finding {
+        problem: format!(
+            "METADATA has a row that cannot be decoded, and no server reports the tablet that it lists ({row})"
+        ),
+        remedy: Remedy::Operator("start the tablet servers that are down; ebla status lists them"),
+    }));
     findings.extend(contents.iter().flat_map(|(tablet, replicas)| different(*tablet, replicas)));
     findings.extend(cluster.servers.iter().filter_map(|(server, known)| {
         let folders = known.report.as_ref().map_or(0, |report| report.set_aside);
@@ -76,6 +84,13 @@ pub fn findings(cluster: &ClusterSnapshot, actions: &[Action], contents: &Conten
         })
     }));
     findings
+}
+
+const fn removed_as_damaged(action: &Action) -> Option<&RowKey> {
+    match action {
+        Action::RemoveDamagedRow(row) => Some(row),
+        _ => None,
+    }
 }
 
 /// Gaps and overlaps between the tablets of each table, as the newest reports describe them.
@@ -146,7 +161,10 @@ fn is_only_recorded(cluster: &ClusterSnapshot, action: &Action) -> bool {
 fn of_action(action: &Action) -> Option<Finding> {
     let by_master = |problem: String| Some(Finding { problem, remedy: Remedy::Master });
     match action {
-        Action::WriteRoot(_) => by_master("the location of the root tablet in the lock service is old".to_owned()),
+        Action::WriteRoot(_) => {
+            by_master("the location of the root tablet in the lock service is missing or old".to_owned())
+        }
+        Action::RemoveDamagedRow(row) => by_master(format!("METADATA has a row that cannot be decoded ({row})")),
         Action::WriteRow(tablet) => by_master(format!(
             "METADATA lacks tablet {} of table {}, or describes an earlier state of it",
             tablet.tablet, tablet.table

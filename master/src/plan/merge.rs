@@ -1,5 +1,8 @@
 //! The check of a merge that an operator requests: which of two tablets is the left one, and whether they can be merged.
 //!
+//! Tablets of METADATA are merged too, except the root tablet, and not while a server runs a release that cannot merge them: its replicas
+//! would refuse the entry that others apply.
+//!
 //! The tablets are those of the servers' reports. The group's leader checks again, and the state of the group decides.
 
 use ebla_model::error::{Error, Reason};
@@ -29,15 +32,16 @@ pub struct MergePair {
 /// The pair of a requested merge. Needs the servers' reports and the tables of the snapshot.
 ///
 /// # Errors
-/// `NotFound` when no server reports a tablet; `FailedPrecondition` for tablets of METADATA, of different tables, that
-/// are not adjacent, or of a table that is being created or deleted; `InvalidArgument` for a tablet with itself.
+/// `NotFound` when no server reports a tablet; `FailedPrecondition` for the root tablet, for tablets of METADATA while a server may run
+/// an earlier release, for tablets of different tables, that are not adjacent, or of a table that is being created or deleted;
+/// `InvalidArgument` for a tablet with itself.
 pub fn merge_pair(cluster: &ClusterSnapshot, tablet: TabletId, with: MergeWith) -> Result<MergePair, Error> {
-    let first = find(cluster, tablet, "merged")?;
+    let first = find_mergeable(cluster, tablet)?;
     let second = match with {
         MergeWith::Tablet(with) if with == tablet => {
             return Err(Error::invalid(format!("tablet {tablet} cannot be merged with itself: give two tablets")));
         }
-        MergeWith::Tablet(with) => find(cluster, with, "merged")?,
+        MergeWith::Tablet(with) => find_mergeable(cluster, with)?,
         MergeWith::Next => next(cluster, first)?,
     };
     if first.table != second.table {
@@ -76,20 +80,40 @@ pub fn merged(cluster: &ClusterSnapshot, pair: &MergePair) -> Option<TabletDescr
     has_left.then(|| TabletDescriptor::clone(right))
 }
 
-/// A tablet of a user table that serves. `never`: what is never done to METADATA's tablets.
-pub(super) fn find<'a>(
-    cluster: &'a ClusterSnapshot,
-    tablet: TabletId,
-    never: &str,
-) -> Result<&'a TabletDescriptor, Error> {
+/// A tablet that may be merged.
+fn find_mergeable(cluster: &ClusterSnapshot, tablet: TabletId) -> Result<&TabletDescriptor, Error> {
+    let found = find(cluster, tablet)?;
+    if tablet == TabletId::ROOT {
+        return Err(refused(format!("tablet {tablet} is the root tablet, which is never split or merged")));
+    }
+    if found.table == TableId::METADATA && metadata_split_bytes(cluster).is_none() {
+        return Err(refused(format!(
+            "tablet {tablet} belongs to METADATA, whose tablets can be merged only while all tablet servers respond and run a release that \
+             can do it; ebla status shows the servers, ebla cluster upgrade status their releases"
+        )));
+    }
+    Ok(found)
+}
+
+/// The size above which any server splits a tablet of METADATA. `None` while a server reports none, as one of an earlier release, or a
+/// member of METADATA's group does not report at all.
+pub(super) fn metadata_split_bytes(cluster: &ClusterSnapshot) -> Option<u64> {
+    let group = cluster.groups().remove(&GroupId::METADATA)?;
+    let responds = |server| cluster.servers.get(&server).is_some_and(|known| known.report.is_some());
+    if !group.membership.replicas().all(|member| responds(member.server)) {
+        return None;
+    }
+    let reports = cluster.servers.values().filter_map(|server| server.report.as_ref());
+    reports.map(|report| report.metadata_split_bytes).min().filter(|bytes| *bytes > 0)
+}
+
+/// A tablet that serves.
+pub(crate) fn find(cluster: &ClusterSnapshot, tablet: TabletId) -> Result<&TabletDescriptor, Error> {
     let found = cluster.tablets().remove(&tablet).ok_or_else(|| {
         let message =
             format!("no server reports a tablet {tablet}; ebla tablet list TABLE shows the tablets of a table");
         Error::new(Reason::NotFound, message)
     })?;
-    if found.table == TableId::METADATA {
-        return Err(refused(format!("tablet {tablet} belongs to METADATA, whose tablets are never {never}")));
-    }
     if !cluster.is_served(found.table) {
         return Err(refused(format!("the table of tablet {tablet} is being created or deleted")));
     }

@@ -5,7 +5,7 @@
 //! state.
 //!
 //! `merge` and `relocate` check a merge and a move of a tablet that an operator requests, `drain` the drain of a server, `quorum_loss` the
-//! recovery of groups from one replica. `upgrade` decides when the next cluster version becomes active.
+//! recovery of groups from one replica. `restoration` decides what must be written before METADATA can be read. `upgrade` decides when the next cluster version becomes active.
 
 pub mod auto_merge;
 pub mod behind;
@@ -24,6 +24,7 @@ pub mod recovery;
 pub mod relocate;
 pub mod repair;
 pub mod replica_balance;
+pub mod restoration;
 mod shares;
 pub mod upgrade;
 pub mod zones;
@@ -58,6 +59,8 @@ pub enum Action {
     WriteRoot(TabletDescriptor),
     /// A row of METADATA is missing or older than the tablet.
     WriteRow(TabletDescriptor),
+    /// A row of METADATA cannot be decoded, and the tablets that have its keys are known: they are listed again.
+    RemoveDamagedRow(RowKey),
     /// A row of METADATA belongs to a table that was deleted, as a record in Chubby says.
     RemoveRow {
         /// The row key.
@@ -142,6 +145,7 @@ impl fmt::Display for Action {
             Self::RaiseCounter { counter, next } => write!(f, "raise-counter {} next={next}", counter.name()),
             Self::WriteRoot(to) => write!(f, "write-root {}", Summary(to)),
             Self::WriteRow(to) => write!(f, "write-row {}", Summary(to)),
+            Self::RemoveDamagedRow(row) => write!(f, "remove-damaged-row {row}"),
             Self::RemoveRow { row, tablet } => write!(f, "remove-row {row} tablet={tablet}"),
             Self::RemoveObsoleteRow(old) => write!(f, "remove-obsolete-row {}", Summary(old)),
             Self::FinishGroup(group) => write!(f, "finish-group group={group}"),
@@ -193,7 +197,8 @@ pub fn plan(cluster: &ClusterSnapshot, ctx: &PlanContext) -> Vec<Action> {
         return actions;
     }
     let mut actions = Vec::new();
-    actions.extend(stale_root(cluster));
+    actions.extend(restoration::lost_root(cluster));
+    actions.extend(restoration::damaged_rows(cluster));
     let stale = stale_rows(cluster);
     let obsolete = merged_rows(cluster, &stale);
     actions.extend(stale.into_iter().map(Action::WriteRow));

@@ -4,7 +4,7 @@
 //! groups decide.
 
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{GroupId, TabletId};
+use ebla_model::id::{GroupId, TableId, TabletId};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 
 use super::merge::find;
@@ -34,7 +34,11 @@ pub enum Relocated {
 /// `NotFound` when no server reports the tablet or the group; `FailedPrecondition` for METADATA and its group, and for a tablet of a
 /// table that is being created or deleted.
 pub fn relocate(cluster: &ClusterSnapshot, tablet: TabletId, group: GroupId) -> Result<Relocated, Error> {
-    let tablet = find(cluster, tablet, "moved")?;
+    let tablet = find(cluster, tablet)?;
+    if tablet.table == TableId::METADATA {
+        let message = format!("tablet {} belongs to METADATA, whose tablets stay in group 1", tablet.tablet);
+        return Err(Error::new(Reason::FailedPrecondition, message));
+    }
     if group == GroupId::METADATA {
         let message = "group 1 holds METADATA and no other tablets: choose another group; ebla group list shows all";
         return Err(Error::new(Reason::FailedPrecondition, message));

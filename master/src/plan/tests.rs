@@ -218,7 +218,9 @@ fn schema(number: u64, words: &Words<'_>) -> TableSchema {
 
 fn server(words: &Words<'_>) -> Server {
     let split_bytes = words.value("split").map_or(0, amount);
-    let report = (!words.has("unresponsive")).then(|| ServerReport { split_bytes, ..ServerReport::default() });
+    let metadata_split_bytes = words.value("metadata-split").map_or(0, amount);
+    let report = ServerReport { split_bytes, metadata_split_bytes, ..ServerReport::default() };
+    let report = (!words.has("unresponsive")).then_some(report);
     let registration = if words.has("unregistered") { Registration::Unregistered } else { Registration::Registered };
     let later_epoch = words.has("later-epoch");
     let incarnation = Incarnation::new(1);
@@ -324,6 +326,7 @@ fn add(cluster: &mut ClusterSnapshot, ctx: &mut PlanContext, line: &str) {
             let merge_after = Duration::from_secs(words.number("after").unwrap());
             ctx.merges.rules = MergeRules { merge_bytes: amount(words.value("bytes").unwrap()), merge_after };
         }
+        "damaged-row" => _ = cluster.damaged_rows.insert(RowKey::parse_escaped(rest.remove(0)).unwrap()),
         "balance" => ctx.balance = replica_balance::ReplicaBalance::On,
         "drained" => _ = cluster.drained.insert(ServerId::new(number())),
         "now" => ctx.now = Duration::from_secs(number()),

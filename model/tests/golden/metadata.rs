@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use ebla_model::id::{GroupId, ServerId, TableId, TabletId};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{
-    GroupDescriptor, RowUpdate, TabletDescriptor, first_tablets, lookup_key, lookup_range, obsolete_rows,
-    parse_row_key, row_key, row_update, rows_after, rows_near, table_range,
+    GroupDescriptor, RowUpdate, TabletDescriptor, first_tablets, lookup_key, lookup_range, metadata_split_point,
+    obsolete_rows, parse_row_key, row_key, row_update, rows_after, rows_near, table_range,
 };
 
 use crate::notation::{error_text, key};
@@ -69,6 +69,23 @@ fn step(tablet: &mut Option<TabletDescriptor>, line: &str) -> Vec<String> {
             Some((left, right)) => vec![tablet_text(&left), tablet_text(&right)],
             None => vec!["no split".into()],
         },
+        // METADATA's tablets are 1, the root, and others.
+        ["merge-metadata", left, right] => {
+            let of_metadata = |text: &str| {
+                let (tablet, range) = text.split_once(':').unwrap();
+                let (start, end) = range.split_once("..").unwrap();
+                TabletDescriptor { table: TableId::METADATA, ..descriptor(&format!("{tablet} {start} {end} 1")) }
+            };
+            vec![of_metadata(right).merge(&of_metadata(left)).map_or("no merge".into(), |merged| short(&merged))]
+        }
+        // `split-metadata start end row=bytes…`
+        ["split-metadata", start, end, rows @ ..] => {
+            let start = if *start == "-" { RowKey::EMPTY } else { key(start) };
+            let range = KeyRange::new(start, bound(end)).unwrap();
+            let row = |row: &&str| row.split_once('=').map(|(row, bytes)| (key(row), bytes.parse().unwrap())).unwrap();
+            let rows: Vec<(RowKey, u64)> = rows.iter().map(row).collect();
+            vec![metadata_split_point(&range, &rows).map_or("no split".into(), |at| at.to_string())]
+        }
         ["merge", tablets @ ..] => {
             let [left, right] = [0, 4].map(|at| descriptor(&tablets[at..at + 4].join(" ")));
             vec![right.merge(&left).map_or("no merge".into(), |merged| short(&merged))]

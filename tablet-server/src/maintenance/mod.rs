@@ -54,6 +54,8 @@ pub struct MaintenanceLimits {
     pub log_bytes: u64,
     /// A tablet above this size is split, in bytes.
     pub split_bytes: u64,
+    /// A tablet of METADATA above this size is split, in bytes.
+    pub metadata_split_bytes: u64,
     /// A tablet with more reads and writes per second is split, if it has much of the load of its server; 0: none.
     pub split_load: u64,
     /// A group above this size with several tablets is divided, in bytes.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ebla_model::capacity::Demand;
-use ebla_model::id::{GroupId, TabletId};
+use ebla_model::id::{GroupId, TableId, TabletId};
 use ebla_model::key::RowKey;
 use ebla_model::tablet_event::TabletEventCause;
 use ebla_runtime::Runtime;
@@ -108,7 +108,7 @@ impl AutoSplitter {
                     && !self.splits.contains_key(&tablet.id())
                     && tablet.metadata().is_ok_and(|tablet| tablet.moves_to.is_none())
             };
-            let is_large = |(_tablet, bytes): &&(Tablet, u64)| *bytes > self.limits.split_bytes;
+            let is_large = |(tablet, bytes): &&(Tablet, u64)| *bytes > self.limit(tablet);
             let tablets = probe.tablets.iter().filter(may_split);
             let largest = tablets.clone().filter(is_large).max_by_key(|(_tablet, bytes)| *bytes);
             let mut busy = tablets.filter_map(|(tablet, _bytes)| match hot.get(&tablet.id()) {
@@ -164,9 +164,17 @@ impl AutoSplitter {
             && !self.divisions.contains_key(&group.id())
     }
 
+    /// The size above which a tablet is split.
+    fn limit(&self, tablet: &Tablet) -> u64 {
+        if tablet.table() == TableId::METADATA { self.limits.metadata_split_bytes } else { self.limits.split_bytes }
+    }
+
     fn start_split(&self, tablet: Tablet, cause: SplitCause) {
-        let room = self.room.clone();
+        let (room, limit) = (self.room.clone(), self.limit(&tablet));
         self.runtime.tasks.spawn_until_stopped("split", async move {
+            if tablet.table() == TableId::METADATA && !is_above(&tablet, limit).await {
+                return;
+            }
             if !room.passes(Demand::tablets(1)).await {
                 return;
             }
@@ -208,5 +216,17 @@ impl AutoSplitter {
                 }
             }
         });
+    }
+}
+
+/// Whether a METADATA tablet has more than `limit` bytes and can be split. Its size as probed contains an equal share of the bytes that the group has not
+/// flushed, which may all be in another tablet: without this check the tablets of a small METADATA would be split again and again.
+async fn is_above(tablet: &Tablet, limit: u64) -> bool {
+    match tablet.metadata_rows().await {
+        Ok(rows) => rows.len() > 1 && rows.iter().map(|(_row, bytes)| bytes).sum::<u64>() > limit,
+        Err(failure) => {
+            warn!(tablet = %tablet.id(), error = %failure.error, "size of a METADATA tablet not determined; retrying later");
+            false
+        }
     }
 }

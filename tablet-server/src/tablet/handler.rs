@@ -333,6 +333,7 @@ fn read_request(
         limit: RowLimit::new(request.limit),
         reversed: request.reversed,
         any_replica: request.any_replica,
+        beyond_tablet: request.beyond_tablet,
         memory: Memory::default(),
     })
 }

@@ -38,6 +38,9 @@ pub struct ReadRequest {
     pub reversed: bool,
     /// Any replica may serve it from its applied state, if the tablet belongs to METADATA: lookups treat the result as hints.
     pub any_replica: bool,
+    /// A batch that is finished continues in the next tablets, if the tablet belongs to METADATA and the order is ascending: lookups need no
+    /// further request where a tablet of METADATA ends.
+    pub beyond_tablet: bool,
     /// The memory that the batches are charged to.
     pub memory: Memory,
 }

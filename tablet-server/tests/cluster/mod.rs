@@ -8,6 +8,7 @@ mod damage;
 mod failing;
 mod failover;
 mod fixture;
+mod metadata;
 mod moves;
 mod rows;
 mod serving;

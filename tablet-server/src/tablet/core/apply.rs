@@ -133,7 +133,7 @@ fn merge(state: &GroupState, left: TabletId, right: TabletId) -> Result<TabletDe
     let (left, right) = (staying(state, left)?, staying(state, right)?);
     right
         .merge(left)
-        .ok_or_else(|| refusal(RefusalKind::OutOfRange, "the tablets are not adjacent tablets of a user table"))
+        .ok_or_else(|| refusal(RefusalKind::OutOfRange, "the tablets are not adjacent, or one is the root tablet"))
 }
 
 /// The new group of a division in the current state with its tablets, or the reason why the group cannot be divided now.

@@ -2,21 +2,26 @@
 //!
 //! Both halves stay in the group, so a split is one entry that moves no data. METADATA is updated after the fact, by
 //! [`TabletHost::tablets_changed`]; if the leader dies before that, the next leader updates it.
+//!
+//! A tablet of METADATA splits directly behind a row (`metadata_split_point`), which needs the keys of its rows. So it is read, and its
+//! exact size is known: most of it may be in the memtable, whose bytes are otherwise divided among the tablets of the group.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::Reason;
+use ebla_model::codec;
 use ebla_model::command::{CommandKind, Reply};
 use ebla_model::error::Error;
-use ebla_model::id::{GroupId, LogIndex, ReplicaId, ServerId, TabletId};
+use ebla_model::id::{GroupId, LogIndex, ReplicaId, ServerId, TableId, TabletId};
 use ebla_model::key::RowKey;
-use ebla_model::metadata::{GroupDescriptor, Membership, TabletDescriptor};
+use ebla_model::metadata::{GroupDescriptor, Membership, TabletDescriptor, metadata_split_point};
 use ebla_model::stored_row::parse_stored_row;
 use ebla_model::tablet_event::{NewTabletEvent, TabletEventCause, TabletEventKind};
 use ebla_model::tablet_move::{ImportStatus, MoveId, MoveStep};
 use ebla_runtime::Step;
+use ebla_storage::store::{Direction, StoreError, View};
 use futures::future::BoxFuture;
 use tracing::info;
 
@@ -26,7 +31,7 @@ use crate::tablet::core::state_machine::GroupStateMachine;
 use crate::tablet::failure::Failure;
 use crate::tablet::lifecycle::replica_change::ExclusiveToken;
 use crate::tablet::lifecycle::split_point::split_point;
-use crate::tablet::read::scan::pool_failure;
+use crate::tablet::read::scan::{pool_failure, row_of};
 
 /// Services that a group needs from its server and the cluster.
 pub trait TabletHost: Send + Sync + 'static {
@@ -122,6 +127,16 @@ impl Tablet {
         }
     }
 
+    /// The rows of a METADATA tablet on this replica and their bytes, all versions of their cells included. Reads the whole tablet.
+    ///
+    /// # Errors
+    /// When the store cannot be read, or the thread pool is full.
+    pub async fn metadata_rows(&self) -> Result<Vec<(RowKey, u64)>, Failure> {
+        let (state_machine, tablet) = (Arc::clone(&self.state_machine), self.metadata()?);
+        let read = move || exact_row_sizes(&state_machine, &tablet);
+        Ok(self.maintenance.run(read).await.map_err(pool_failure)??)
+    }
+
     async fn pick_split_point(&self, tablet: &Arc<TabletMetadata>) -> Result<RowKey, Failure> {
         let (state_machine, tablet) = (Arc::clone(&self.state_machine), Arc::clone(tablet));
         let pick = move || best_split_point(&state_machine, &tablet);
@@ -133,8 +148,33 @@ impl Tablet {
 /// The row that divides the tablet's bytes best. Blocking.
 fn best_split_point(state_machine: &GroupStateMachine, tablet: &TabletMetadata) -> Result<Option<RowKey>, Error> {
     let range = &tablet.descriptor.range;
+    if tablet.descriptor.table == TableId::METADATA {
+        return Ok(metadata_split_point(range, &exact_row_sizes(state_machine, tablet)?));
+    }
     let stored = state_machine.store().row_sizes(&tablet.stored_range(range))?;
     let own_row = |(row, bytes): (RowKey, u64)| Ok((parse_stored_row(row.bytes())?.1, bytes));
     let sizes = stored.into_iter().map(own_row).collect::<Result<Vec<_>, Error>>()?;
     Ok(split_point(range, &sizes))
+}
+
+/// The rows of a tablet and their bytes. Blocking.
+fn exact_row_sizes(state_machine: &GroupStateMachine, tablet: &TabletMetadata) -> Result<Vec<(RowKey, u64)>, Error> {
+    let (lower, upper) = codec::range_bounds(&tablet.stored_range(&tablet.descriptor.range));
+    let read = |view: &View<'_>| -> Result<Result<Vec<(RowKey, u64)>, Error>, StoreError> {
+        let mut rows: Vec<(RowKey, u64)> = Vec::new();
+        let mut cells = view.cells(&lower, upper.as_deref(), Direction::Forward)?;
+        while let Some((key, value)) = cells.entry() {
+            let bytes = (key.len() + value.len()) as u64;
+            match row_of(key) {
+                Ok(row) => match rows.last_mut() {
+                    Some((last, size)) if *last == row => *size += bytes,
+                    _ => rows.push((row, bytes)),
+                },
+                Err(damaged) => return Ok(Err(damaged)),
+            }
+            cells.step()?;
+        }
+        Ok(Ok(rows))
+    };
+    state_machine.store().with_view(read)?
 }

@@ -68,11 +68,18 @@ impl Tablet {
         position: ReadPosition,
         timeout: Duration,
     ) -> Result<ReadBatch, Failure> {
-        let read = tokio::time::timeout(timeout, self.read_now(request, position, timeout)).await;
-        self.unless_damaged(read.unwrap_or_else(|_elapsed| Err(Failure::deadline())))
+        let started = self.runtime.clock.monotonic();
+        let returned_before = position.rows;
+        let read = tokio::time::timeout(timeout, self.read_now(Arc::clone(&request), position, timeout)).await;
+        let batch = self.unless_damaged(read.unwrap_or_else(|_elapsed| Err(Failure::deadline())))?;
+        if request.beyond_tablet && !request.reversed && self.table() == TableId::METADATA {
+            let left = timeout.saturating_sub(self.runtime.clock.monotonic().saturating_sub(started));
+            return Ok(self.read_beyond(&request, returned_before, batch, left).await);
+        }
+        Ok(batch)
     }
 
-    async fn read_now(
+    pub(super) async fn read_now(
         &self,
         request: Arc<ReadRequest>,
         position: ReadPosition,
