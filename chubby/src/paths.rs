@@ -19,6 +19,8 @@
 //! | `finished/<id>` | `ebla.record.FinishedOperation`, the last hundred | the master |
 //! | `instances/<project>/<instance>` | `ebla.record.Instance`, for each instance that was created | the master |
 //! | `profiles/<project>/<instance>/<profile>` | `ebla.record.AppProfile` | the master |
+//! | `access/instances/<project>/<instance>` | `ebla.record.InstanceAccess`: the policy of an instance | the master |
+//! | `access/tables/<id>` | `ebla.record.TableAccess`: the policies of a table and its families | the master |
 //! | `counters/<name>` | the next free id in decimal | every process that allocates ids |
 
 use ebla_model::admin::app_profile::AppProfileName;
@@ -60,6 +62,12 @@ pub const FINISHED: &str = "finished/";
 pub const INSTANCES: &str = "instances/";
 /// All app profiles.
 pub const PROFILES: &str = "profiles/";
+/// All policies.
+pub const ACCESS: &str = "access/";
+/// The policies of instances.
+pub const INSTANCE_ACCESS: &str = "access/instances/";
+/// The policies of tables.
+pub const TABLE_ACCESS: &str = "access/tables/";
 /// All id counters.
 pub const COUNTERS: &str = "counters/";
 
@@ -198,6 +206,24 @@ pub fn profiles(of: &Instances) -> String {
     }
 }
 
+/// The policy of an instance.
+#[must_use]
+pub fn instance_access(project: &str, instance: &str) -> String {
+    format!("{INSTANCE_ACCESS}{project}/{instance}")
+}
+
+/// The policies of a table and its families.
+#[must_use]
+pub fn table_access(id: TableId) -> String {
+    format!("{TABLE_ACCESS}{id}")
+}
+
+/// The table of a path under [`TABLE_ACCESS`].
+#[must_use]
+pub fn parse_table_access(path: &str) -> Option<TableId> {
+    path.strip_prefix(TABLE_ACCESS)?.parse().ok()
+}
+
 /// The file that maps a table name to its id.
 #[must_use]
 pub fn name(table: &TableName) -> String {
@@ -220,6 +246,7 @@ mod tests {
         assert_eq!(parse_table(&table(TableId::new(9))), Some(TableId::new(9)));
         assert_eq!(parse_deleted(&deleted(TableId::new(9))), Some(TableId::new(9)));
         assert_eq!(parse_drained(&drained(ServerId::new(3))), Some(ServerId::new(3)));
+        assert_eq!(parse_table_access(&table_access(TableId::new(9))), Some(TableId::new(9)));
         assert_eq!(parse_server("tables/3"), None);
         assert_eq!(parse_server("servers/x"), None);
     }

@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ebla_client::{Admin, Client};
+use ebla_client::{Admin, BearerToken, Client};
 use ebla_model::capacity::{Resources, WriteState};
 use ebla_model::clock_offset::ClockState;
 use ebla_model::error::{Error, Reason};
@@ -224,13 +224,14 @@ struct DirectProbe {
 pub async fn fetch(
     addresses: &[String],
     timeout: Option<Duration>,
+    token: Option<BearerToken>,
     runtime: &Runtime,
 ) -> Result<ClusterSnapshot, Error> {
     let timeout = timeout.map_or(SNAPSHOT_TIMEOUT, |timeout| (timeout * 9 / 10).min(SNAPSHOT_TIMEOUT));
     let end = runtime.clock.monotonic() + timeout;
     let (address, responder) = find_responder(addresses, timeout.min(SERVER_TIMEOUT), runtime).await?;
     let left = end.saturating_sub(runtime.clock.monotonic());
-    let asked = Box::pin(ask_master(&address, left, runtime));
+    let asked = Box::pin(ask_master(&address, left, token, runtime));
     let probe = Box::pin(async {
         tokio::time::sleep(MASTER_HEAD_START.min(left / 3)).await;
         match &responder {
@@ -302,8 +303,13 @@ async fn locate(address: &str, timeout: Duration, runtime: &Runtime) -> Result<C
     answer.map(tonic::Response::into_inner).map_err(|status| from_status(&status).0)
 }
 
-async fn ask_master(address: &str, timeout: Duration, runtime: &Runtime) -> Result<operate::StatusReply, Error> {
-    let admin = Admin::connect(address, runtime).with_timeout(timeout);
+async fn ask_master(
+    address: &str,
+    timeout: Duration,
+    token: Option<BearerToken>,
+    runtime: &Runtime,
+) -> Result<operate::StatusReply, Error> {
+    let admin = Admin::connect(address, runtime).with_timeout(timeout).with_token(token);
     let timed_out = |_elapsed| Error::new(Reason::Deadline, "timed out");
     tokio::time::timeout(timeout, admin.status()).await.map_err(timed_out)?
 }

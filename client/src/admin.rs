@@ -29,6 +29,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use crate::channel::MESSAGE_BYTES_MAX;
+use crate::token::BearerToken;
 use crate::wire;
 
 /// The default timeout of a call: one call may create a table with many tablets.
@@ -109,18 +110,26 @@ pub struct GroupStatus {
 pub struct Admin {
     channel: Channel,
     timeout: Duration,
+    token: Option<BearerToken>,
 }
 
 impl Admin {
     /// Admin calls at `address` (`host:port`). Connects at the first call.
     pub fn connect(address: &str, runtime: &Runtime) -> Self {
-        Self { channel: runtime.net.channel(address), timeout: TIMEOUT }
+        Self { channel: runtime.net.channel(address), timeout: TIMEOUT, token: None }
     }
 
     /// The same calls with `timeout` for each of them, which is sent to the server.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
+        self
+    }
+
+    /// The same calls by the caller whom `token` names.
+    #[must_use]
+    pub fn with_token(mut self, token: Option<BearerToken>) -> Self {
+        self.token = token;
         self
     }
 
@@ -538,13 +547,16 @@ impl Admin {
         reply.map(|reply| reply.into_inner().groups).map_err(|status| from_status(&status).0)
     }
 
-    fn request<M>(&self, message: M) -> Request<M> {
+    pub(crate) fn request<M>(&self, message: M) -> Request<M> {
         let mut request = Request::new(message);
         request.set_timeout(self.timeout);
+        if let Some(token) = &self.token {
+            request.metadata_mut().insert("authorization", token.header());
+        }
         request
     }
 
-    fn tables(&self) -> BigtableTableAdminClient<Channel> {
+    pub(crate) fn tables(&self) -> BigtableTableAdminClient<Channel> {
         BigtableTableAdminClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX)
     }
 

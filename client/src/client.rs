@@ -31,6 +31,7 @@ use crate::lookup::Lookup;
 use crate::metadata::{MetadataTablet, TabletEvents, metadata_tablets};
 use crate::options::ClusterOptions;
 use crate::table::Table;
+use crate::token::BearerToken;
 
 /// A client. Cheap to clone; clones share caches and connections.
 #[derive(Clone, Debug)]
@@ -41,19 +42,27 @@ pub struct Client {
     address: String,
     /// The timeout of a call; `None`: the default of its kind.
     timeout: Option<Duration>,
+    /// The caller of admin calls.
+    token: Option<BearerToken>,
 }
 
 impl Client {
     /// A client with the given parts. It has no address for [`Self::admin`].
     pub fn cluster(options: ClusterOptions) -> Self {
         let runtime = options.runtime.clone();
-        Self { backend: Backend::Cluster(Cluster::new(options)), runtime, address: String::new(), timeout: None }
+        Self {
+            backend: Backend::Cluster(Cluster::new(options)),
+            runtime,
+            address: String::new(),
+            timeout: None,
+            token: None,
+        }
     }
 
     /// A client that uses the handle of a tablet server of this process: calls to tablets of the process need no connection.
     /// `address` (`host:port`) is where that server accepts admin calls.
     pub fn in_process(cluster: Cluster, address: &str, runtime: Runtime) -> Self {
-        Self { backend: Backend::Cluster(cluster), runtime, address: address.to_owned(), timeout: None }
+        Self { backend: Backend::Cluster(cluster), runtime, address: address.to_owned(), timeout: None, token: None }
     }
 
     /// Connects to the cluster of the tablet server at `address` (`host:port`).
@@ -86,12 +95,19 @@ impl Client {
         self
     }
 
+    /// The same client, whose admin calls are those of the caller whom `token` names.
+    #[must_use]
+    pub fn with_token(mut self, token: Option<BearerToken>) -> Self {
+        self.token = token;
+        self
+    }
+
     /// A client of the public Bigtable API at `address` (`host:port`), without TLS. Connects at the first call.
     pub fn endpoint(address: &str, runtime: Runtime) -> Self {
         let client = BigtableClient::new(runtime.net.channel(address))
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        Self { backend: Backend::Endpoint(client), runtime, address: address.to_owned(), timeout: None }
+        Self { backend: Backend::Endpoint(client), runtime, address: address.to_owned(), timeout: None, token: None }
     }
 
     /// A table; it need not exist yet.
@@ -106,7 +122,7 @@ impl Client {
     /// Admin calls for tables, families, splits and the cluster state, at the address of this client. A client that was
     /// created from parts has no address: each call fails as unavailable; use [`Admin::connect`].
     pub fn admin(&self) -> Admin {
-        let admin = Admin::connect(&self.address, &self.runtime);
+        let admin = Admin::connect(&self.address, &self.runtime).with_token(self.token.clone());
         match self.timeout {
             Some(timeout) => admin.with_timeout(timeout),
             None => admin,

@@ -32,6 +32,7 @@ mod lookup_counts;
 pub mod metadata;
 mod mutate;
 mod options;
+mod policies;
 pub mod read;
 pub mod retry;
 mod retry_state;
@@ -42,6 +43,7 @@ pub mod table;
 mod table_id;
 #[cfg(test)]
 mod tests;
+mod token;
 pub mod transport;
 mod wire;
 
@@ -56,7 +58,9 @@ pub use lookup_counts::LookupCounts;
 pub use metadata::MetadataRow;
 pub use mutate::RowWrite;
 pub use options::ClusterOptions;
+pub use policies::StoredPolicy;
 pub use scan::{Direction, Read, ReadParts, Stats};
 pub use table::{ReadOptions, RowStream, Table};
 pub use table_id::unless_table_missing;
+pub use token::BearerToken;
 pub use transport::{CallError, ReadStream, Target, Transport};

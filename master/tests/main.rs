@@ -1,5 +1,6 @@
 //! The master with real tablet servers in one process, as one test program.
 
+mod access;
 mod api;
 mod auto_merge;
 mod check;

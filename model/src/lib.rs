@@ -9,6 +9,7 @@
 //!   mutation  aggregate  rmw                 changes of rows
 //!   filter                                   row filters and filter push-down
 //!   cluster_version                          which formats the processes of a cluster may use among each other
+//!   access                                   identities, policies and lists of families: who may do what
 //!   admin                                    instances and app profiles: resources of the admin API
 //!   metadata  command  stored_row            tablet and group descriptors, the commands of a group's log, rows in its store
 //!   session  idempotency  group_time         exactly-once writes, and the times of a group
@@ -24,6 +25,7 @@
 //!
 //! This crate has no wire messages (crate `proto` translates them) and no code that waits.
 
+pub mod access;
 pub mod admin;
 pub mod aggregate;
 pub mod capacity;

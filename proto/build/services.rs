@@ -144,8 +144,7 @@ const SQL: &str = "read rows with ReadRows and a filter";
 const SNAPSHOTS: &str = "copy the rows with ReadRows and MutateRows";
 const BACKUPS: &str = "copy the rows with ReadRows and MutateRows";
 const UNDELETE: &str = "protect tables with deletion_protection: deletion is permanent";
-const VIEWS: &str = "use a separate table for each group of readers";
-const RIGHTS: &str = "restrict access to the port: every client has full access";
+const VIEWS: &str = "use column families with access lists, or a separate table for each group of readers";
 const BUNDLES: &str = "store value schemas with the programs that read them";
 const CLUSTERS: &str = "start or stop tablet servers: ebla tablet-server";
 const HOT_TABLETS: &str = "list tablets and their servers with ebla tablet list";
@@ -208,10 +207,9 @@ const TABLE_ADMIN: &[Call] = &[
     unary("ListBackups", "admin::ListBackupsRequest", "admin::ListBackupsResponse").not_served(BACKUPS),
     unary("RestoreTable", "admin::RestoreTableRequest", "admin::longrunning::Operation").not_served(BACKUPS),
     unary("CopyBackup", "admin::CopyBackupRequest", "admin::longrunning::Operation").not_served(BACKUPS),
-    unary("GetIamPolicy", "admin::iam::GetIamPolicyRequest", "admin::iam::Policy").not_served(RIGHTS),
-    unary("SetIamPolicy", "admin::iam::SetIamPolicyRequest", "admin::iam::Policy").not_served(RIGHTS),
-    unary("TestIamPermissions", "admin::iam::TestIamPermissionsRequest", "admin::iam::TestIamPermissionsResponse")
-        .not_served(RIGHTS),
+    unary("GetIamPolicy", "admin::iam::GetIamPolicyRequest", "admin::iam::Policy"),
+    unary("SetIamPolicy", "admin::iam::SetIamPolicyRequest", "admin::iam::Policy"),
+    unary("TestIamPermissions", "admin::iam::TestIamPermissionsRequest", "admin::iam::TestIamPermissionsResponse"),
     unary("CreateSchemaBundle", "admin::CreateSchemaBundleRequest", "admin::longrunning::Operation")
         .not_served(BUNDLES),
     unary("UpdateSchemaBundle", "admin::UpdateSchemaBundleRequest", "admin::longrunning::Operation")
@@ -240,10 +238,9 @@ const INSTANCE_ADMIN: &[Call] = &[
     unary("ListAppProfiles", "admin::ListAppProfilesRequest", "admin::ListAppProfilesResponse"),
     unary("UpdateAppProfile", "admin::UpdateAppProfileRequest", "admin::longrunning::Operation"),
     unary("DeleteAppProfile", "admin::DeleteAppProfileRequest", "services::Empty"),
-    unary("GetIamPolicy", "admin::iam::GetIamPolicyRequest", "admin::iam::Policy").not_served(RIGHTS),
-    unary("SetIamPolicy", "admin::iam::SetIamPolicyRequest", "admin::iam::Policy").not_served(RIGHTS),
-    unary("TestIamPermissions", "admin::iam::TestIamPermissionsRequest", "admin::iam::TestIamPermissionsResponse")
-        .not_served(RIGHTS),
+    unary("GetIamPolicy", "admin::iam::GetIamPolicyRequest", "admin::iam::Policy"),
+    unary("SetIamPolicy", "admin::iam::SetIamPolicyRequest", "admin::iam::Policy"),
+    unary("TestIamPermissions", "admin::iam::TestIamPermissionsRequest", "admin::iam::TestIamPermissionsResponse"),
     unary("ListHotTablets", "admin::ListHotTabletsRequest", "admin::ListHotTabletsResponse").not_served(HOT_TABLETS),
     unary("CreateLogicalView", "admin::CreateLogicalViewRequest", "admin::longrunning::Operation").not_served(QUERIES),
     unary("GetLogicalView", "admin::GetLogicalViewRequest", "admin::LogicalView").not_served(QUERIES),

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use ebla_chubby::{File, SharedChubby, WatchEvent, WatchStream, paths};
 use ebla_client::{Directory, Freshness};
+use ebla_model::access::{Policy, TableAccess};
 use ebla_model::cluster_version::ClusterVersion;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{ClusterId, ServerId, TableId};
@@ -34,6 +35,15 @@ use crate::snapshot::{ActiveMaster, ClusterSnapshot, parse_id};
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// The delay after the files of another cluster, or of none, were found, which an operator must repair.
 const FOREIGN_CLUSTER_DELAY: Duration = Duration::from_secs(1);
+
+/// The policies that apply to a table.
+#[derive(Clone, Debug, Default)]
+pub struct TablePolicies {
+    /// The policy of its instance, if there is one.
+    pub instance: Option<Arc<Policy>>,
+    /// Its schema, and its own policies if it has any; `None`: no such table.
+    pub table: Option<(Arc<TableSchema>, Option<Arc<TableAccess>>)>,
+}
 
 /// A watched snapshot of Chubby's files. Clones share it.
 #[derive(Clone)]
@@ -154,6 +164,43 @@ impl ChubbyDirectory {
     /// `Unavailable` when the snapshot does not have it and Chubby is unavailable.
     pub async fn schema_of(&self, name: &TableName) -> Result<Option<Arc<TableSchema>>, Error> {
         self.schema_by_name(name, Freshness::Cached).await
+    }
+
+    /// The policy of an instance, as far as it was ever read.
+    pub fn instance_policy(&self, project: &str, instance: &str) -> Option<Arc<Policy>> {
+        self.snapshot.read().instance_policy(project, instance)
+    }
+
+    /// The policies that apply to a table, as far as the snapshot has them.
+    pub fn known_table_policies(&self, name: &TableName) -> TablePolicies {
+        let snapshot = self.snapshot.read();
+        let table = snapshot.schema(name).cloned();
+        TablePolicies {
+            instance: snapshot.instance_policy(name.project(), name.instance()),
+            table: table.map(|schema| (Arc::clone(&schema), snapshot.policies_of(schema.table))),
+        }
+    }
+
+    /// The policies that apply to a table. They are read from Chubby if the snapshot does not have the table: a table that was just
+    /// created, or just got a list, must not be open for that time.
+    ///
+    /// # Errors
+    /// `Unavailable` when the snapshot does not have the table and Chubby is unavailable.
+    pub async fn table_policies(&self, name: &TableName) -> Result<TablePolicies, Error> {
+        let known = self.known_table_policies(name);
+        if known.table.is_some() {
+            return Ok(known);
+        }
+        let instance = known.instance;
+        let Some(schema) = self.fetch(name).await? else { return Ok(TablePolicies { instance, table: None }) };
+        let access = match self.chubby.read(&paths::table_access(schema.table)).await? {
+            Some(file) => {
+                let access = convert::access::table_access_from_bytes(file.value);
+                Some(Arc::new(access.unwrap_or_else(|_error| TableAccess::unreadable())))
+            }
+            None => None,
+        };
+        Ok(TablePolicies { instance, table: Some((schema, access)) })
     }
 
     async fn schema_by_name(&self, name: &TableName, freshness: Freshness) -> Result<Option<Arc<TableSchema>>, Error> {

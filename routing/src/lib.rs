@@ -14,6 +14,6 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub use directory::ChubbyDirectory;
+pub use directory::{ChubbyDirectory, TablePolicies};
 pub use metadata::{Annotations, CasOutcome, Metadata, PutOutcome};
 pub use snapshot::ActiveMaster;

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use ebla_chubby::{File, paths};
+use ebla_model::access::{Policy, TableAccess};
 use ebla_model::error::Error;
 use ebla_model::id::{ClusterId, Incarnation, ServerId, TableId};
 use ebla_model::metadata::TabletDescriptor;
@@ -35,6 +37,12 @@ pub(crate) struct ClusterSnapshot {
     /// By path.
     names: BTreeMap<String, TableId>,
     pub(crate) schemas: BTreeMap<TableId, Arc<TableSchema>>,
+    /// The files of policies as they were read, by path.
+    access_files: BTreeMap<String, Bytes>,
+    /// The policies of instances, by path. One that cannot be read grants nothing.
+    instance_access: BTreeMap<String, Arc<Policy>>,
+    /// The policies of tables and their families.
+    table_access: BTreeMap<TableId, Arc<TableAccess>>,
 }
 
 impl ClusterSnapshot {
@@ -65,10 +73,24 @@ impl ClusterSnapshot {
             self.put_server(server, decode(file)?);
         } else if let Some(table) = paths::parse_table(path) {
             self.schemas.insert(table, Arc::new(convert::schema_from_bytes(file.value.clone())?));
+        } else if path.starts_with(paths::ACCESS) {
+            self.put_access(path, file.value.clone());
         } else if path.starts_with(paths::NAMES) {
             self.names.insert(path.to_owned(), parse_id(file)?);
         }
         Ok(())
+    }
+
+    /// Policies that cannot be read must not give access: the file may restrict what another one grants.
+    fn put_access(&mut self, path: &str, value: Bytes) {
+        self.access_files.insert(path.to_owned(), value.clone());
+        if let Some(table) = paths::parse_table_access(path) {
+            let access = valid_or_log("policies of a table", convert::access::table_access_from_bytes(value));
+            self.table_access.insert(table, Arc::new(access.unwrap_or_else(TableAccess::unreadable)));
+        } else if path.starts_with(paths::INSTANCE_ACCESS) {
+            let policy = valid_or_log("policy of an instance", convert::access::instance_access_from_bytes(value));
+            self.instance_access.insert(path.to_owned(), Arc::new(policy.unwrap_or_default()));
+        }
     }
 
     fn put_server(&mut self, server: ServerId, registered: record::Server) {
@@ -83,6 +105,10 @@ impl ClusterSnapshot {
             self.servers.remove(&server);
         } else if let Some(table) = paths::parse_table(path) {
             self.schemas.remove(&table);
+        } else if path.starts_with(paths::ACCESS) {
+            self.access_files.remove(path);
+            self.instance_access.remove(path);
+            paths::parse_table_access(path).and_then(|table| self.table_access.remove(&table));
         } else {
             self.names.remove(path);
         }
@@ -94,6 +120,16 @@ impl ClusterSnapshot {
 
     pub(crate) fn schema(&self, name: &TableName) -> Option<&Arc<TableSchema>> {
         self.schemas.get(self.names.get(&paths::name(name))?)
+    }
+
+    /// The policy of an instance.
+    pub(crate) fn instance_policy(&self, project: &str, instance: &str) -> Option<Arc<Policy>> {
+        self.instance_access.get(&paths::instance_access(project, instance)).cloned()
+    }
+
+    /// The policies of a table.
+    pub(crate) fn policies_of(&self, table: TableId) -> Option<Arc<TableAccess>> {
+        self.table_access.get(&table).cloned()
     }
 
     /// Adds the addresses of servers that only the older snapshot has, and its last master.
@@ -115,6 +151,7 @@ impl ClusterSnapshot {
             gone: without_lease.map(|(server, address)| address_record(*server, address)).collect(),
             tables: self.schemas.values().map(|schema| convert::schema_to_proto(schema)).collect(),
             names: self.names.iter().map(|(path, table)| name_record(path, *table)).collect(),
+            access: self.access_files.iter().map(|(path, value)| copied(path, value)).collect(),
         }
     }
 
@@ -132,6 +169,7 @@ impl ClusterSnapshot {
             record.tables.iter().filter_map(|table| valid_or_log("table schema", convert::schema_from_proto(table)));
         snapshot.schemas = schemas.map(|schema| (schema.table, Arc::new(schema))).collect();
         snapshot.names = record.names.into_iter().map(|name| (name.path, TableId::new(name.table))).collect();
+        record.access.into_iter().for_each(|file| snapshot.put_access(&file.path, file.value));
         snapshot
     }
 }
@@ -148,6 +186,10 @@ fn name_record(path: &str, table: TableId) -> record::NamedTable {
     record::NamedTable { path: path.to_owned(), table: table.get() }
 }
 
+fn copied(path: &str, value: &Bytes) -> record::CopiedFile {
+    record::CopiedFile { path: path.to_owned(), value: value.clone() }
+}
+
 fn decode<M: Message + Default>(file: &File) -> Result<M, Error> {
     M::decode(file.value.clone()).map_err(|error| Error::damaged(error.to_string()))
 }
@@ -160,7 +202,6 @@ pub(crate) fn parse_id(file: &File) -> Result<TableId, Error> {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use ebla_chubby::Revision;
     use ebla_model::metadata::first_tablets;
     use ebla_model::schema::TableState;
@@ -189,6 +230,7 @@ mod tests {
             server(2),
             file(paths::name(&name), "7"),
             file(paths::table(TableId::new(7)), convert::schema_to_bytes(&schema)),
+            file(paths::table_access(TableId::new(7)), Bytes::from_static(b"\xff")),
         ]);
         snapshot.delete(&paths::server(ServerId::new(2)));
         snapshot
@@ -207,6 +249,17 @@ mod tests {
         assert_eq!(read.addresses.get(&ServerId::new(2)).map(String::as_str), Some("host-2:1"));
         assert!(!read.servers.contains_key(&ServerId::new(2)), "its lease had expired");
         assert_eq!(read.cluster_id(), Some(ClusterId::new(5)));
+    }
+
+    #[test]
+    fn policies_that_cannot_be_read_close_the_table() {
+        let mut snapshot = full();
+        assert!(snapshot.policies_of(TableId::new(7)).unwrap().is_unreadable);
+        let path = paths::table_access(TableId::new(7));
+        snapshot.put(&file(path.clone(), convert::access::table_access_to_bytes(&TableAccess::default())));
+        assert_eq!(*snapshot.policies_of(TableId::new(7)).unwrap(), TableAccess::default());
+        snapshot.delete(&path);
+        assert_eq!(snapshot.policies_of(TableId::new(7)), None);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use ebla_runtime::{ResourceProbe, SystemResources};
 use ebla_storage::disk::{Disk, RealDisk};
 use ebla_storage::store::{BlockCache, StoreOptions};
 
-use crate::front::RequestBytes;
+use crate::front::{AccessOptions, RequestBytes};
 use crate::local_servers::LocalServers;
 use crate::log_writer::SyncLatency;
 use crate::raft::RaftTimings;
@@ -67,6 +67,8 @@ pub struct ServerOptions {
     pub scrub: ScrubOptions,
     /// What fails together with this server; `None`: it is a zone of its own.
     pub zone: Option<Zone>,
+    /// Access control of the public API; `None`: every caller may do everything.
+    pub access: Option<AccessOptions>,
 }
 
 /// When and how fast all stores are read, to find damaged blocks.
@@ -153,6 +155,7 @@ impl ServerOptions {
             resources: Arc::new(|folder, reserve| Arc::new(SystemResources::new(folder, reserve))),
             scrub: ScrubOptions::default(),
             zone: None,
+            access: None,
         }
     }
 

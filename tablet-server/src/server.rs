@@ -193,12 +193,13 @@ impl TabletServer {
                     runtime: background.clone(),
                     request_bytes: config.options.request_bytes,
                     responses: responses.clone(),
+                    access: config.options.access.clone(),
                 },
             };
             let (lease, serving) = (background.child("lease"), background.child("serving"));
             let listener = listen(&config.listen, &runtime).await?;
             let address = config.advertise.clone().unwrap_or_else(|| listener.local_addr().to_string());
-            services.serve(listener, &serving);
+            services.serve(listener, &serving)?;
             responses.start(&background);
             clock_exchange::start(&manager, &directory, &background);
             slow_disk::start(&manager, &background);
@@ -367,7 +368,7 @@ struct Services {
 }
 
 impl Services {
-    fn serve(self, listener: Listener, runtime: &Runtime) {
+    fn serve(self, listener: Listener, runtime: &Runtime) -> Result<(), Error> {
         let tablets =
             TabletsServer::new(TabletService::new(self.handler, self.directory.clone(), runtime.tasks.token()))
                 .max_decoding_message_size(MESSAGE_BYTES_MAX)
@@ -382,7 +383,8 @@ impl Services {
                     .max_encoding_message_size(MESSAGE_BYTES_MAX),
             )
             .add_service(self.network.service());
-        serve(&runtime.tasks, listener, front::add_services(routes, self.front), ServeOptions::default());
+        serve(&runtime.tasks, listener, front::add_services(routes, self.front)?, ServeOptions::default());
+        Ok(())
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use ebla_client::Admin;
 use ebla_client::admin::{CheckDepth, CheckMode};
 use ebla_proto::operate::CheckReply;
 use ebla_runtime::Runtime;
@@ -48,7 +47,7 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(3_600);
 /// What the master answers; an exit code without a message when something was found.
 pub async fn run(check: Check, runtime: Runtime) -> Result<(), Failure> {
     let address = connectivity::first_reachable(&check.cluster.addresses()?, &runtime).await?;
-    let mut admin = Admin::connect(&address, &runtime).with_timeout(CHECK_TIMEOUT);
+    let mut admin = check.cluster.admin_at(&address, &runtime)?.with_timeout(CHECK_TIMEOUT);
     if let Some(timeout) = given_timeout() {
         admin = admin.with_timeout(timeout);
     }

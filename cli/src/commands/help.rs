@@ -6,12 +6,13 @@ use clap::{Command, CommandFactory as _, FromArgMatches as _};
 use super::Arguments;
 
 /// The groups: title and commands.
-const GROUPS: [(&str, &[&str]); 7] = [
+const GROUPS: [(&str, &[&str]); 8] = [
     ("Run", &["up", "demo", "master", "tablet-server", "mounttable"]),
     ("Inspect", &["status", "wait", "server", "tablet", "group", "meta"]),
     ("Upgrade", &["cluster"]),
     ("Repair", &["check", "recover"]),
     ("Data", &["table", "family", "row", "load"]),
+    ("Access", &["iam"]),
     ("Names", &["mt"]),
     ("Test", &["bench", "verify"]),
 ];

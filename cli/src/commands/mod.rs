@@ -12,6 +12,7 @@ pub mod demo;
 pub mod family;
 pub mod group;
 mod help;
+pub mod iam;
 pub mod load;
 pub mod locality_group;
 pub mod master;
@@ -33,10 +34,12 @@ pub mod verify;
 pub mod version;
 pub mod wait;
 
+use std::fmt::Display;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use ebla_client::{Admin, Client};
+use ebla_client::{Admin, BearerToken, Client};
 use ebla_model::error::{Error, Reason};
 use ebla_model::schema::TableName;
 use ebla_runtime::Runtime;
@@ -117,9 +120,31 @@ pub struct ClusterArguments {
     /// Output format
     #[arg(short = 'o', long = "output", env = "EBLA_OUTPUT", value_enum, default_value = "table")]
     pub output: Format,
+    /// File with the token (JWT) of the caller, for admin calls to servers with access control
+    #[arg(long, env = "EBLA_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
 }
 
 impl ClusterArguments {
+    /// The token of `--token-file`.
+    ///
+    /// # Errors
+    /// Usage, when the file cannot be read or has no token.
+    pub fn token(&self) -> Result<Option<BearerToken>, Failure> {
+        let Some(path) = self.token_file.as_ref().filter(|path| !path.as_os_str().is_empty()) else { return Ok(None) };
+        let failure = |error: &dyn Display| Failure::usage(format!("read the token in {}: {error}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| failure(&error))?;
+        BearerToken::new(&text).map(Some).map_err(|error| failure(&error))
+    }
+
+    /// Admin calls at an address, with the token.
+    ///
+    /// # Errors
+    /// As [`Self::token`].
+    pub fn admin_at(&self, address: &str, runtime: &Runtime) -> Result<Admin, Failure> {
+        Ok(Admin::connect(address, runtime).with_token(self.token()?))
+    }
+
     /// The addresses to connect to, in the order in which they are tried; at least one.
     ///
     /// # Errors
@@ -156,7 +181,7 @@ impl ClusterArguments {
     pub async fn client(&self, runtime: &Runtime) -> Result<Client, Failure> {
         let addresses = self.addresses()?;
         let client = match Client::connect_any(&addresses, runtime.clone()).await {
-            Ok(client) => client,
+            Ok(client) => client.with_token(self.token()?),
             Err(error) => return Err(unreachable(&addresses, error, runtime).await),
         };
         Ok(match given_timeout() {
@@ -213,6 +238,8 @@ pub enum Command {
     Table(table::Table),
     #[command(subcommand)]
     Family(family::Family),
+    #[command(subcommand)]
+    Iam(iam::Iam),
     #[command(subcommand)]
     Row(row::Row),
     #[command(subcommand)]
@@ -286,6 +313,7 @@ async fn execute(command: Command, runtime: Runtime) -> Result<(), Failure> {
         Command::Wait(wait) => Box::pin(wait::run(wait, runtime)).await,
         Command::Table(table) => Box::pin(table::run(table, runtime)).await,
         Command::Family(family) => Box::pin(family::run(family, runtime)).await,
+        Command::Iam(iam) => Box::pin(iam::run(iam, runtime)).await,
         Command::Row(row) => Box::pin(row::run(row, runtime)).await,
         Command::Tablet(tablet) => Box::pin(tablet::run(tablet, runtime)).await,
         Command::Group(group) => Box::pin(group::run(group, runtime)).await,

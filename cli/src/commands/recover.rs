@@ -1,6 +1,5 @@
 //! `ebla recover`: restores the files of the lock service from what the tablet servers know.
 
-use ebla_client::Admin;
 use ebla_client::admin::ExecutionMode;
 use ebla_model::id::ServerId;
 use ebla_proto::operate::RecoverReply;
@@ -53,7 +52,7 @@ pub async fn run(recover: Recover, runtime: Runtime) -> Result<(), Failure> {
     asked.extend(recover.server.iter().flat_map(Addresses::list).cloned());
     let without: Vec<ServerId> = recover.without.iter().copied().map(ServerId::new).collect();
     let mode = if recover.dry_run { ExecutionMode::DryRun } else { ExecutionMode::Execute };
-    let mut admin = Admin::connect(&address, &runtime);
+    let mut admin = recover.cluster.admin_at(&address, &runtime)?;
     if let Some(timeout) = given_timeout() {
         admin = admin.with_timeout(timeout);
     }

@@ -53,7 +53,7 @@ pub async fn run(status: Status, runtime: Runtime) -> Result<(), Failure> {
 /// When nothing answers at the addresses, with what to do.
 pub async fn snapshot(cluster: &ClusterArguments, runtime: &Runtime) -> Result<ClusterSnapshot, Failure> {
     let addresses = cluster.addresses()?;
-    match fetch(&addresses, given_timeout(), runtime).await {
+    match fetch(&addresses, given_timeout(), cluster.token()?, runtime).await {
         Ok(snapshot) => Ok(snapshot),
         Err(error) if error.reason == Reason::Unavailable => Err(unreachable(&addresses, error, runtime).await),
         Err(error) if error.reason == Reason::Unimplemented => Err(Failure::usage(error.message)),

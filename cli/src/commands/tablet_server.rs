@@ -1,11 +1,13 @@
 //! `ebla tablet-server`: a tablet server as a separate process.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use ebla_model::access::Member;
 use ebla_model::zone::Zone;
 use ebla_runtime::Runtime;
 use ebla_runtime::units::ByteSize;
-use ebla_tablet_server::{ServerConfig, ServerOptions};
+use ebla_tablet_server::{AccessOptions, AuditOptions, AuditedData, ServerConfig, ServerOptions, TokenOptions};
 use serde_json::json;
 
 use super::node::{Announcement, NodeArguments};
@@ -53,6 +55,47 @@ pub struct TabletServer {
     /// zones as replicas [default: each server is a zone of its own]
     #[arg(long, value_name = "NAME", env = "EBLA_ZONE")]
     pub zone: Option<Zone>,
+    /// Access control
+    #[command(flatten)]
+    pub access: AccessArguments,
+}
+
+/// Options of access control. It is on if `--token-keys` is given.
+#[derive(Clone, Debug, clap::Args)]
+pub struct AccessArguments {
+    /// File with the public keys of the issuer of tokens, a JWK Set or PEM: turns access control on. Then each call of the public API
+    /// needs a token (authorization: Bearer JWT). The file is read again when it changes
+    #[arg(long, value_name = "FILE", env = "EBLA_TOKEN_KEYS", requires_all = ["token_issuer", "token_audience", "administrators"])]
+    pub token_keys: Option<PathBuf>,
+    /// Issuer of tokens: their `iss`
+    #[arg(long, value_name = "URL", env = "EBLA_TOKEN_ISSUER")]
+    pub token_issuer: Option<String>,
+    /// Audience of tokens for this cluster: their `aud`
+    #[arg(long, value_name = "NAME", env = "EBLA_TOKEN_AUDIENCE")]
+    pub token_audience: Option<String>,
+    /// Callers who may do everything, separated by commas: subject:SUB, user:EMAIL or group:NAME
+    #[arg(long, value_name = "IDENTITY,…", env = "EBLA_ADMINISTRATORS", value_delimiter = ',')]
+    pub administrators: Vec<Member>,
+    /// File to which records of admin calls and refusals are appended [default: the log of the process, target ebla::audit]
+    #[arg(long, value_name = "FILE", requires = "token_keys")]
+    pub audit_log: Option<PathBuf>,
+    /// Record all calls of the data API too, not only refused ones
+    #[arg(long, requires = "token_keys")]
+    pub audit_data: bool,
+}
+
+impl AccessArguments {
+    /// The options of the server; `None`: no access control.
+    fn options(&self) -> Option<AccessOptions> {
+        let (keys, issuer, audience) =
+            (self.token_keys.clone()?, self.token_issuer.clone()?, self.token_audience.clone()?);
+        let data = if self.audit_data { AuditedData::All } else { AuditedData::Refusals };
+        Some(AccessOptions {
+            tokens: TokenOptions { keys, issuer, audience },
+            administrators: self.administrators.clone(),
+            audit: AuditOptions { file: self.audit_log.clone(), data },
+        })
+    }
 }
 
 /// Runs until Ctrl-C or SIGTERM. Ready means that it serves, and is registered if etcd is available.
@@ -72,6 +115,7 @@ pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> 
     options.split_load = server.split_load;
     options.disk_reserve = server.disk_reserve;
     options.zone = server.zone;
+    options.access = server.access.options();
     options.store.resize_scan_cache(server.scan_cache.map(ByteSize::bytes));
     if let Some(size) = server.memory_groups {
         options.store.memory_group_bytes = usize::try_from(size.bytes()).unwrap_or(usize::MAX);

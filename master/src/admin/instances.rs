@@ -17,6 +17,7 @@ use tonic::{Request, Response, Status};
 
 use super::handle::{MasterHandle, to_response};
 use super::page::{PageRequest, page};
+use super::policies;
 use crate::active::ActiveMaster;
 use crate::{instances, operations, profiles};
 
@@ -319,5 +320,28 @@ impl BigtableInstanceAdmin for Instances {
             self.handle.run_change(|master, _deadline| async move { profiles::delete(&master, &name).await }).await
         };
         to_response(outcome.await)
+    }
+
+    async fn get_iam_policy(
+        &self,
+        request: Request<admin::iam::GetIamPolicyRequest>,
+    ) -> Result<Response<admin::iam::Policy>, Status> {
+        let outcome = async { policies::get(&self.handle.active()?, request.into_inner()).await };
+        to_response(outcome.await)
+    }
+
+    async fn set_iam_policy(
+        &self,
+        request: Request<admin::iam::SetIamPolicyRequest>,
+    ) -> Result<Response<admin::iam::Policy>, Status> {
+        let request = request.into_inner();
+        to_response(self.handle.run_change(|master, _deadline| policies::set(master, request)).await)
+    }
+
+    async fn test_iam_permissions(
+        &self,
+        request: Request<admin::iam::TestIamPermissionsRequest>,
+    ) -> Result<Response<admin::iam::TestIamPermissionsResponse>, Status> {
+        to_response(policies::test(request.into_inner()))
     }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`tables`] | tables and families |
 //! | [`instances`] | instances, clusters, app profiles |
+//! | [`policies`] | policies of instances, tables and column families |
 //! | [`operations`] | long-running operations, which have finished when their call returns |
 //! | [`request`] [`update`] [`page`] | validated requests; pure |
 //! | [`handle`] | access to the active master |
@@ -14,6 +15,7 @@ pub(crate) mod handle;
 pub(crate) mod instances;
 pub(crate) mod operations;
 mod page;
+mod policies;
 mod request;
 pub(crate) mod tables;
 mod update;

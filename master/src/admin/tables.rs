@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 
 use super::handle::{MasterHandle, to_response};
 use super::page::{PageRequest, page};
-use super::{request, update};
+use super::{policies, request, update};
 use crate::active::ActiveMaster;
 use crate::{instances, jobs, operations, schema_store};
 
@@ -177,5 +177,28 @@ impl BigtableTableAdmin for Tables {
             Ok(admin::CheckConsistencyResponse { consistent: true })
         };
         to_response(outcome.await)
+    }
+
+    async fn get_iam_policy(
+        &self,
+        request: Request<admin::iam::GetIamPolicyRequest>,
+    ) -> Result<Response<admin::iam::Policy>, Status> {
+        let outcome = async { policies::get(&self.handle.active()?, request.into_inner()).await };
+        to_response(outcome.await)
+    }
+
+    async fn set_iam_policy(
+        &self,
+        request: Request<admin::iam::SetIamPolicyRequest>,
+    ) -> Result<Response<admin::iam::Policy>, Status> {
+        let request = request.into_inner();
+        to_response(self.handle.run_change(|master, _deadline| policies::set(master, request)).await)
+    }
+
+    async fn test_iam_permissions(
+        &self,
+        request: Request<admin::iam::TestIamPermissionsRequest>,
+    ) -> Result<Response<admin::iam::TestIamPermissionsResponse>, Status> {
+        to_response(policies::test(request.into_inner()))
     }
 }

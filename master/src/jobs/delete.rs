@@ -105,6 +105,7 @@ pub(crate) async fn finish(master: &ActiveMaster, table: TableId, deadline: Dead
     let deleted = DeletedTable { name: stored.value.name, groups };
     let mut writes = vec![
         Write::delete(paths::table(table)),
+        Write::delete(paths::table_access(table)),
         Write::delete(paths::plan(table)),
         Write::put(paths::deleted(table), schema_store::encode_deleted(&deleted)),
     ];

@@ -47,6 +47,21 @@ pub fn filter_to_bytes(filter: &Filter) -> Bytes {
     filter_to_proto(filter).encode_to_vec().into()
 }
 
+/// The encoding of a chain of encoded filters, which are not decoded.
+pub fn chain_to_bytes(filters: &[Bytes]) -> Bytes {
+    /// The field `chain` of a filter and the field `filters` of a chain: number 1, with a length.
+    const FIELD: u8 = 1 << 3 | 2;
+    let with_field = |out: &mut Vec<u8>, content: &[u8]| {
+        out.push(FIELD);
+        prost::encoding::encode_varint(content.len() as u64, out);
+        out.extend_from_slice(content);
+    };
+    let (mut members, mut chain) = (Vec::new(), Vec::new());
+    filters.iter().for_each(|filter| with_field(&mut members, filter));
+    with_field(&mut chain, &members);
+    chain.into()
+}
+
 /// The filter of a decoded message. Decoding drops unknown fields: for requests of clients use [`filter_from_bytes`].
 ///
 /// # Errors

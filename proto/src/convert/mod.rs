@@ -13,11 +13,13 @@
 //! | [`tablet_load`] | the load of a tablet, in its leader's reports |
 //! | [`rows`] | row sets of requests, rows of responses |
 //! | [`messages`] | ReadRows messages of rows |
+//! | [`access`] | policies, as records and as messages of the public API |
 //! | [`admin`] [`value_type`] [`instance`] [`app_profile`] [`operation`] | the public admin API, and its stored records |
 //!
 //! Each pair is `x_to_proto` and `x_from_proto`; the round trip is lossless. Input from the wire or from disk is validated
 //! here once; afterwards the model's type guarantees validity.
 
+pub mod access;
 pub mod admin;
 pub mod app_profile;
 pub mod clock_state;

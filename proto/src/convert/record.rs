@@ -48,6 +48,8 @@ macro_rules! records {
 }
 
 records! {
+    InstanceAccess = "policy of an instance";
+    TableAccess = "policies of a table";
     TabletDescriptor = "tablet descriptor";
     GroupDescriptor = "group descriptor";
     TabletRecord = "tablet record";

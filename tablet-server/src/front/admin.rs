@@ -40,6 +40,7 @@ use tonic::{
 };
 
 use super::MESSAGE_BYTES_MAX;
+use super::access::{AccessControl, AdminOutcome, AuthorizedCall};
 use crate::deadline;
 
 /// The largest admin request. Creating a table with thousands of split keys takes a few hundred KiB.
@@ -73,7 +74,8 @@ impl MasterClient {
     }
 
     /// Forwards a call until the master responds or the deadline passes.
-    async fn call(&self, path: http::uri::PathAndQuery, message: Bytes, deadline: Deadline) -> Result<Bytes, Status> {
+    async fn call(&self, call: AuthorizedCall, deadline: Deadline) -> Result<Bytes, Status> {
+        let (path, message) = call.into_parts();
         let clock = &self.inner.runtime.clock;
         loop {
             let status = match self.attempt(path.clone(), message.clone(), deadline).await {
@@ -194,19 +196,20 @@ fn client_status(status: &Status, error: &Error) -> Status {
 /// A service that forwards all of its calls to the master. `S`: the generated server whose name it has.
 pub struct AdminProxy<S> {
     master: MasterClient,
+    access: AccessControl,
     service: PhantomData<fn() -> S>,
 }
 
 impl<S> AdminProxy<S> {
-    /// A proxy for this master.
-    pub const fn new(master: MasterClient) -> Self {
-        Self { master, service: PhantomData }
+    /// A proxy for this master, with access control for the callers that it has determined.
+    pub(super) const fn new(master: MasterClient, access: AccessControl) -> Self {
+        Self { master, access, service: PhantomData }
     }
 }
 
 impl<S> Clone for AdminProxy<S> {
     fn clone(&self) -> Self {
-        Self::new(self.master.clone())
+        Self::new(self.master.clone(), self.access.clone())
     }
 }
 
@@ -225,7 +228,7 @@ impl<S: 'static> Service<http::Request<tonic::body::Body>> for AdminProxy<S> {
 
     fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
         let path = request.uri().path_and_query().cloned();
-        let call = ForwardedCall { master: self.master.clone(), path };
+        let call = ForwardedCall { master: self.master.clone(), access: self.access.clone(), path };
         Box::pin(async move {
             let mut grpc = tonic::server::Grpc::new(Raw).apply_max_message_size_config(Some(REQUEST_BYTES_MAX), None);
             Ok(grpc.unary(call, request).await)
@@ -236,6 +239,7 @@ impl<S: 'static> Service<http::Request<tonic::body::Body>> for AdminProxy<S> {
 /// One call to forward.
 struct ForwardedCall {
     master: MasterClient,
+    access: AccessControl,
     path: Option<http::uri::PathAndQuery>,
 }
 
@@ -244,12 +248,17 @@ impl UnaryService<Bytes> for ForwardedCall {
     type Future = BoxFuture<Response<Bytes>, Status>;
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
-        let (master, path) = (self.master.clone(), self.path.clone());
+        let (master, access, path) = (self.master.clone(), self.access.clone(), self.path.clone());
         Box::pin(async move {
             let path = path.ok_or_else(|| to_status(&Error::unimplemented("the request path names no method")))?;
             let timeout = deadline::public_time_left(&request, deadline::CALL_TIMEOUT);
             let deadline = Deadline::after(&master.inner.runtime.clock, timeout);
-            master.call(path, request.into_inner(), deadline).await.map(Response::new)
+            let refused = |error: Error| to_status(&error);
+            let caller = access.caller(request.extensions()).map_err(refused)?;
+            match access.admin(&caller, path, request.into_inner()).await.map_err(refused)? {
+                AdminOutcome::Forward(call) => master.call(call, deadline).await.map(Response::new),
+                AdminOutcome::Answer(answer) => Ok(Response::new(answer)),
+            }
         })
     }
 }

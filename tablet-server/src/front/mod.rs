@@ -1,8 +1,9 @@
 //! The front: the public API on every tablet server.
 //!
 //! ```text
-//!   google.bigtable.v2.Bigtable    headers -> arrival -> admission -> budgets -> service -> validate -> ebla_client::Cluster -> response
-//!   google.bigtable.admin.v2.*     budget -> admin: forwarded to the active master
+//!   google.bigtable.v2.Bigtable    headers -> arrival -> caller -> admission -> budgets -> service -> validate -> access -> ebla_client::Cluster
+//!                                  -> response
+//!   google.bigtable.admin.v2.*     caller -> budget -> admin -> access: forwarded to the active master
 //!   google.longrunning.Operations  the same
 //!   ebla.operate.Operate           the same
 //! ```
@@ -10,6 +11,7 @@
 //! A front knows no tablet and no schema: it validates the parts of a request that need neither, gives it a deadline, and
 //! passes it to the cluster handle. That handle has one session, so a write is applied once however often it is sent.
 
+mod access;
 pub mod admin;
 mod admission;
 mod budget;
@@ -23,6 +25,7 @@ mod validate;
 
 use ebla_chubby::SharedChubby;
 use ebla_client::Cluster;
+use ebla_model::Error;
 use ebla_proto::{
     operate::operate_server::OperateServer,
     services::{
@@ -34,10 +37,12 @@ use ebla_routing::ChubbyDirectory;
 use ebla_runtime::Runtime;
 use tonic::service::Routes;
 
+use self::access::{AccessControl, WithCaller};
 use self::admission::{CallAdmission, WithAdmission};
 use self::budget::{RequestBudget, WithRequestBudget};
 use self::headers::WithResponseHeaders;
 pub use self::{
+    access::{AccessOptions, AuditOptions, AuditedData, TokenOptions},
     admin::{AdminProxy, MasterClient},
     budget::RequestBytes,
     service::DataService,
@@ -68,27 +73,46 @@ pub struct FrontConfig {
     pub request_bytes: RequestBytes,
     /// Memory budget of the responses to reads.
     pub responses: ResponseBudget,
+    /// Access control; `None`: every caller may do everything.
+    pub access: Option<AccessOptions>,
 }
 
 /// Adds the public services and the operator's service to a server's routes.
-pub fn add_services(routes: Routes, config: FrontConfig) -> Routes {
+///
+/// # Errors
+/// `InvalidArgument` when the options of access control cannot be used.
+pub fn add_services(routes: Routes, config: FrontConfig) -> Result<Routes, Error> {
+    let access = AccessControl::start(config.access, &config.directory, &config.runtime)?;
     let clock = config.runtime.clock.clone();
     let admission = CallAdmission::new(clock.clone());
-    let data = DataService::new(config.cluster, clock.clone()).admitted_by(admission.clone());
+    let data =
+        DataService::new(config.cluster, clock.clone()).admitted_by(admission.clone()).guarded_by(access.clone());
     let data = BigtableServer::new(data).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let data = WithRequestBudget::new(data, RequestBudget::new(config.request_bytes));
     let data = WithAdmission::new(WithResponseBudget::new(data, ReadService::Public, config.responses), admission);
+    let data = WithCaller::new(data, access.clone());
     let master = MasterClient::new(config.chubby, config.directory, config.runtime);
     let admin = RequestBudget::new(RequestBytes { total: ADMIN_BYTES, ..config.request_bytes });
-    routes
+    let admin = AdminParts { master, budget: admin, access };
+    Ok(routes
         .add_service(WithResponseHeaders::new(WithArrival::new(data, clock.clone()), clock.clone()))
-        .add_service(WithArrival::new(admin_proxy::<BigtableTableAdminServer<()>>(&master, &admin), clock.clone()))
-        .add_service(WithArrival::new(admin_proxy::<BigtableInstanceAdminServer<()>>(&master, &admin), clock.clone()))
-        .add_service(WithArrival::new(admin_proxy::<OperationsServer<()>>(&master, &admin), clock.clone()))
-        .add_service(WithArrival::new(admin_proxy::<OperateServer<()>>(&master, &admin), clock))
+        .add_service(WithArrival::new(admin.proxy::<BigtableTableAdminServer<()>>(), clock.clone()))
+        .add_service(WithArrival::new(admin.proxy::<BigtableInstanceAdminServer<()>>(), clock.clone()))
+        .add_service(WithArrival::new(admin.proxy::<OperationsServer<()>>(), clock.clone()))
+        .add_service(WithArrival::new(admin.proxy::<OperateServer<()>>(), clock)))
 }
 
-/// The proxy of one service; all share `budget`.
-fn admin_proxy<S>(master: &MasterClient, budget: &RequestBudget) -> WithRequestBudget<AdminProxy<S>> {
-    WithRequestBudget::new(AdminProxy::new(master.clone()), budget.clone())
+/// What the proxies of all services of administrators share.
+struct AdminParts {
+    master: MasterClient,
+    budget: RequestBudget,
+    access: AccessControl,
+}
+
+impl AdminParts {
+    /// The proxy of one service.
+    fn proxy<S>(&self) -> WithCaller<WithRequestBudget<AdminProxy<S>>> {
+        let proxy = AdminProxy::new(self.master.clone(), self.access.clone());
+        WithCaller::new(WithRequestBudget::new(proxy, self.budget.clone()), self.access.clone())
+    }
 }

@@ -15,6 +15,7 @@ use prost::Message;
 use tonic::codegen::BoxStream;
 
 use super::RESPONSE_BYTES;
+use super::access::ReadGuard;
 use crate::response_budget::ReadAccount;
 
 /// The statistics of a read so far.
@@ -35,13 +36,17 @@ impl ReadTotals {
     }
 
     /// The last message of a read with statistics. It always has the latency: clients rely on it.
-    fn message(self, elapsed: Duration) -> data::ReadRowsResponse {
+    fn message(self, elapsed: Duration, seen: SeenCounts) -> data::ReadRowsResponse {
+        let (rows_seen, cells_seen) = match seen {
+            SeenCounts::Reported => (self.rows_seen, self.cells_seen),
+            SeenCounts::Hidden => (self.rows_returned, self.cells_returned),
+        };
         let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         let full = data::FullReadStatsView {
             read_iteration_stats: Some(data::ReadIterationStats {
-                rows_seen_count: count(self.rows_seen),
+                rows_seen_count: count(rows_seen),
                 rows_returned_count: count(self.rows_returned),
-                cells_seen_count: count(self.cells_seen),
+                cells_seen_count: count(cells_seen),
                 cells_returned_count: count(self.cells_returned),
             }),
             request_latency_stats: Some(data::RequestLatencyStats {
@@ -86,24 +91,37 @@ impl ScanProgress {
     }
 }
 
+/// Whether statistics count what was read and not returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SeenCounts {
+    /// They do.
+    Reported,
+    /// They count what is returned only: the rest may be in families that the caller cannot read.
+    Hidden,
+}
+
+/// How the response to a read is built.
+pub(super) struct RowsOptions {
+    /// What the parts are charged to.
+    pub(super) account: Option<ReadAccount>,
+    /// For statistics, if the client requested some.
+    pub(super) timer: Option<StatsTimer>,
+    pub(super) progress: ScanProgress,
+    pub(super) seen: SeenCounts,
+    /// Checks that the caller may still read; `None`: access control is off.
+    pub(super) guard: Option<ReadGuard>,
+}
+
 /// The state of a response stream.
 struct ResponseState {
     parts: ReadParts,
-    /// What the parts are charged to.
-    account: Option<ReadAccount>,
     totals: ReadTotals,
-    timer: Option<StatsTimer>,
-    progress: ScanProgress,
+    options: RowsOptions,
 }
 
 /// The response stream: messages with rows as the tablets encoded them, then the statistics.
-pub(super) fn rows(
-    parts: ReadParts,
-    account: Option<ReadAccount>,
-    timer: Option<StatsTimer>,
-    progress: ScanProgress,
-) -> BoxStream<Encoded<data::ReadRowsResponse>> {
-    let reading = ResponseState { parts, account, totals: ReadTotals::default(), timer, progress };
+pub(super) fn rows(parts: ReadParts, options: RowsOptions) -> BoxStream<Encoded<data::ReadRowsResponse>> {
+    let reading = ResponseState { parts, totals: ReadTotals::default(), options };
     Box::pin(stream::try_unfold(reading, |mut reading| async move {
         let next = reading.next().await.map_err(|error| to_status(&error))?;
         Ok(next.map(|message| (message, reading)))
@@ -113,8 +131,12 @@ pub(super) fn rows(
 impl ResponseState {
     async fn next(&mut self) -> Result<Option<Encoded<data::ReadRowsResponse>>, Error> {
         while let Some(part) = self.parts.next().await.transpose()? {
+            // After the wait: what was read before a right was lost is not sent after it.
+            if let Some(guard) = &mut self.options.guard {
+                guard.check().await?;
+            }
             self.totals.add(&part);
-            if let Some(account) = &self.account {
+            if let Some(account) = &self.options.account {
                 account.hold(part.held_bytes);
             }
             if part.row_reset {
@@ -125,13 +147,13 @@ impl ResponseState {
             if part.rows > 0 || part.row_open {
                 return Ok(Some(Encoded::from_bytes(part.response)));
             }
-            if self.progress == ScanProgress::Reported && !part.finished && !part.last_row.is_empty() {
+            if self.options.progress == ScanProgress::Reported && !part.finished && !part.last_row.is_empty() {
                 let last_scanned_row_key = part.last_row;
                 return Ok(Some(Encoded::new(&data::ReadRowsResponse { last_scanned_row_key, ..Default::default() })));
             }
         }
-        let timer = self.timer.take();
-        Ok(timer.map(|timer| Encoded::new(&self.totals.message(timer.elapsed()))))
+        let timer = self.options.timer.take();
+        Ok(timer.map(|timer| Encoded::new(&self.totals.message(timer.elapsed(), self.options.seen))))
     }
 }
 
@@ -189,6 +211,10 @@ mod tests {
 
     use super::*;
 
+    fn shown(timer: Option<StatsTimer>, progress: ScanProgress) -> RowsOptions {
+        RowsOptions { account: None, timer, progress, seen: SeenCounts::Reported, guard: None }
+    }
+
     fn part(rows: u64, response: &'static str) -> Result<tablet::ReadReply, Error> {
         let cells = rows * 2;
         let response = Bytes::from(response);
@@ -209,7 +235,7 @@ mod tests {
     #[tokio::test]
     async fn only_messages_with_rows_reach_the_client() {
         let stream =
-            rows(parts(vec![part(1, "a"), part(0, "never"), part(2, "b")]), None, None, ScanProgress::Reported);
+            rows(parts(vec![part(1, "a"), part(0, "never"), part(2, "b")]), shown(None, ScanProgress::Reported));
         let messages: Vec<_> = stream.map_ok(|message| message.bytes().clone()).try_collect().await.unwrap();
         assert_eq!(messages, [Bytes::from("a"), Bytes::from("b")]);
     }
@@ -218,7 +244,7 @@ mod tests {
     async fn statistics_come_last_and_always() {
         let timer = StatsTimer::start(&Clock::manual());
         let stream =
-            rows(parts(vec![part(1, "a"), part(0, ""), part(2, "b")]), None, Some(timer), ScanProgress::Hidden);
+            rows(parts(vec![part(1, "a"), part(0, ""), part(2, "b")]), shown(Some(timer), ScanProgress::Hidden));
         let messages: Vec<_> = stream.try_collect().await.unwrap();
         assert_eq!(messages.len(), 3);
         let last = data::ReadRowsResponse::decode(messages.last().unwrap().bytes().clone()).unwrap();
@@ -239,7 +265,7 @@ mod tests {
             Ok(tablet::ReadReply { last_row, finished, ..Default::default() })
         };
         let scanned = async |progress, finished| -> Vec<Bytes> {
-            let stream = rows(parts(vec![part(1, ""), so_far(finished), part(1, "")]), None, None, progress);
+            let stream = rows(parts(vec![part(1, ""), so_far(finished), part(1, "")]), shown(None, progress));
             let messages: Vec<_> = stream.try_collect().await.unwrap();
             let read = |message: &Encoded<_>| data::ReadRowsResponse::decode(message.bytes().clone()).unwrap();
             messages.iter().map(read).map(|message| message.last_scanned_row_key).collect()
@@ -253,11 +279,11 @@ mod tests {
     async fn parts_of_a_row_are_forwarded_and_a_reset_row_ends_the_stream() {
         let open = || Ok(tablet::ReadReply { response: "part".into(), row_open: true, ..Default::default() });
         let reset = || Ok(tablet::ReadReply { response: "reset".into(), row_reset: true, ..Default::default() });
-        let stream = rows(parts(vec![open(), open(), part(1, "end")]), None, None, ScanProgress::Hidden);
+        let stream = rows(parts(vec![open(), open(), part(1, "end")]), shown(None, ScanProgress::Hidden));
         let messages: Vec<_> = stream.map_ok(|message| message.bytes().clone()).try_collect().await.unwrap();
         assert_eq!(messages, ["part", "part", "end"]);
         let lost: Vec<_> =
-            rows(parts(vec![open(), reset(), part(1, "x")]), None, None, ScanProgress::Hidden).collect().await;
+            rows(parts(vec![open(), reset(), part(1, "x")]), shown(None, ScanProgress::Hidden)).collect().await;
         let codes: Vec<_> = lost.iter().map(|answer| answer.as_ref().err().map(tonic::Status::code)).collect();
         assert_eq!(codes, [None, Some(tonic::Code::Unavailable)]);
     }
@@ -266,7 +292,7 @@ mod tests {
     async fn an_error_ends_the_stream_without_statistics() {
         let timer = StatsTimer::start(&Clock::manual());
         let failing = parts(vec![part(1, "a"), Err(Error::new(Reason::Deadline, "too slow"))]);
-        let responses: Vec<_> = rows(failing, None, Some(timer), ScanProgress::Reported).collect().await;
+        let responses: Vec<_> = rows(failing, shown(Some(timer), ScanProgress::Reported)).collect().await;
         let codes: Vec<_> = responses.iter().map(|answer| answer.as_ref().err().map(tonic::Status::code)).collect();
         assert_eq!(codes, [None, Some(tonic::Code::DeadlineExceeded)]);
     }

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use ebla_client::{Cluster, Deadline, ReadParts, RowWrite, Stats, unless_table_missing};
-use ebla_model::Error;
+use ebla_model::{Error, access::Permission};
 use ebla_proto::{
     data::{self, Encoded},
     services::bigtable_server::Bigtable,
@@ -18,11 +18,12 @@ use futures::{StreamExt, stream};
 use tonic::{Request, Response, Status, codegen::BoxStream};
 
 use super::{
+    access::{AccessControl, Authorized},
     admission::{CallAdmission, TableCall},
     features::{features, large_rows},
     idempotency,
-    response::{self, ScanProgress, StatsTimer},
-    validate::{self, ReadSpec, Validated},
+    response::{self, ScanProgress, SeenCounts, StatsTimer},
+    validate::{self, ReadSpec},
 };
 use crate::deadline;
 use crate::response_budget::ReadAccount;
@@ -33,13 +34,19 @@ pub struct DataService {
     cluster: Cluster,
     clock: Clock,
     admission: CallAdmission,
+    access: AccessControl,
 }
 
 impl DataService {
     /// The API of this cluster.
     pub fn new(cluster: Cluster, clock: Clock) -> Self {
         let admission = CallAdmission::new(clock.clone());
-        Self { cluster, clock, admission }
+        Self { cluster, clock, admission, access: AccessControl::off() }
+    }
+
+    /// The same, with access control for the callers that it has determined.
+    pub(super) fn guarded_by(self, access: AccessControl) -> Self {
+        Self { access, ..self }
     }
 
     /// The same, with the admission that its calls have passed.
@@ -47,9 +54,9 @@ impl DataService {
         Self { admission, ..self }
     }
 
-    /// Counts the call for the table that a valid request names, until the result is dropped.
-    fn begin<T>(&self, valid: &Validated<T>) -> Result<TableCall, Error> {
-        self.admission.try_begin_table(&valid.table)
+    /// Counts the call for the table that a request names, until the result is dropped.
+    fn begin<T>(&self, call: &Authorized<T>) -> Result<TableCall, Error> {
+        self.admission.try_begin_table(call.table())
     }
 
     fn deadline<T>(&self, request: &Request<T>, default: Duration) -> Deadline {
@@ -58,31 +65,32 @@ impl DataService {
 
     async fn read(
         &self,
-        read: &Validated<ReadSpec>,
+        read: &Authorized<ReadSpec>,
         account: Option<&ReadAccount>,
         deadline: Deadline,
     ) -> Result<ReadParts, Error> {
         self.cluster
-            .with_table(&read.table, |table| {
-                with_first_message(self.cluster.read_rows(read.request.for_table(table), deadline), account)
+            .with_table(read.table(), async |table| {
+                read.check(table)?;
+                with_first_message(self.cluster.read_rows(read.request().for_table(table), deadline), account).await
             })
             .await
     }
 
     async fn write_many(
         &self,
-        writes: Validated<Vec<Result<RowWrite, Error>>>,
+        writes: Authorized<Vec<Result<RowWrite, Error>>>,
         deadline: Deadline,
     ) -> Result<Vec<Result<(), Error>>, Error> {
-        let valid: Vec<_> = writes.request.iter().filter_map(|write| write.as_ref().ok().cloned()).collect();
-        let send = |table| {
-            let written = self.cluster.mutate_rows(table, valid.clone(), deadline);
-            async move { unless_table_missing(written.await) }
+        let valid: Vec<_> = writes.request().iter().filter_map(|write| write.as_ref().ok().cloned()).collect();
+        let send = async |table| {
+            writes.check(table)?;
+            unless_table_missing(self.cluster.mutate_rows(table, valid.clone(), deadline).await)
         };
-        let mut written = self.cluster.with_table(&writes.table, send).await?.into_iter();
+        let mut written = self.cluster.with_table(writes.table(), send).await?.into_iter();
         let missing = || Err(Error::internal("the cluster returned no outcome for a row"));
         Ok(writes
-            .request
+            .into_request()
             .into_iter()
             .map(|write| write.and_then(|_sent| written.next().unwrap_or_else(missing)))
             .collect())
@@ -115,12 +123,20 @@ impl Bigtable for DataService {
         let (metadata, mut extensions, message) = request.into_parts();
         let account = extensions.remove::<ReadAccount>();
         let begin = || async {
+            let caller = self.access.caller(&extensions)?;
             let features = features(&metadata);
             let read = validate::read(message, &features, large_rows(&metadata))?;
+            let read = self.access.read(&caller, read).await?;
             let _counted = self.begin(&read)?;
-            let timer = (read.request.stats == Stats::Count).then(|| StatsTimer::start(&self.clock));
+            let timer = (read.request().stats == Stats::Count).then(|| StatsTimer::start(&self.clock));
+            let guard = self.access.guard(&caller, &read);
+            // Keys and numbers of what was passed over would tell about cells that the caller cannot read.
+            let (progress, seen) = match read.sees_everything() {
+                true => (ScanProgress::for_client(&features), SeenCounts::Reported),
+                false => (ScanProgress::Hidden, SeenCounts::Hidden),
+            };
             let parts = self.read(&read, account.as_ref(), deadline).await?;
-            Ok(response::rows(parts, account.clone(), timer, ScanProgress::for_client(&features)))
+            Ok(response::rows(parts, response::RowsOptions { account: account.clone(), timer, progress, seen, guard }))
         };
         to_response(begin().await)
     }
@@ -131,11 +147,15 @@ impl Bigtable for DataService {
     ) -> Result<Response<BoxStream<data::SampleRowKeysResponse>>, Status> {
         let deadline = self.deadline(&request, deadline::CALL_TIMEOUT);
         let sample = || async {
-            let valid = validate::sample(request.get_ref())?;
-            let _counted = self.begin(&valid)?;
-            let Validated { table, request: range } = valid;
-            let samples = self.cluster.with_table(&table, |table| self.cluster.sample(table, deadline)).await?;
-            let answers = response::samples(&samples, &range).into_iter().map(Ok);
+            let caller = self.access.caller(request.extensions())?;
+            let sample = self.access.sample(&caller, validate::sample(request.get_ref())?).await?;
+            let _counted = self.begin(&sample)?;
+            let call = async |table| {
+                sample.check(table)?;
+                self.cluster.sample(table, deadline).await
+            };
+            let samples = self.cluster.with_table(sample.table(), call).await?;
+            let answers = response::samples(&samples, sample.request()).into_iter().map(Ok);
             Ok(Box::pin(stream::iter(answers)) as BoxStream<_>)
         };
         to_response(sample().await)
@@ -146,12 +166,17 @@ impl Bigtable for DataService {
         request: Request<data::MutateRowRequest>,
     ) -> Result<Response<data::MutateRowResponse>, Status> {
         let deadline = self.deadline(&request, deadline::CALL_TIMEOUT);
-        let (metadata, _, message) = request.into_parts();
+        let (metadata, extensions, message) = request.into_parts();
         let write = || async {
+            let caller = self.access.caller(&extensions)?;
             let valid = validate::mutate_row(message, idempotency::of_headers(&metadata)?)?;
-            let _counted = self.begin(&valid)?;
-            let Validated { table, request: valid } = valid;
-            self.cluster.with_table(&table, |table| self.cluster.mutate_row(table, valid.clone(), deadline)).await?;
+            let write = self.access.mutate_row(&caller, valid).await?;
+            let _counted = self.begin(&write)?;
+            let call = async |table| {
+                write.check(table)?;
+                self.cluster.mutate_row(table, write.request().clone(), deadline).await
+            };
+            self.cluster.with_table(write.table(), call).await?;
             Ok(data::MutateRowResponse {})
         };
         to_response(write().await)
@@ -162,9 +187,11 @@ impl Bigtable for DataService {
         request: Request<data::MutateRowsRequest>,
     ) -> Result<Response<BoxStream<data::MutateRowsResponse>>, Status> {
         let deadline = self.deadline(&request, deadline::CALL_TIMEOUT);
-        let (metadata, _, message) = request.into_parts();
+        let (metadata, extensions, message) = request.into_parts();
         let write = || async {
+            let caller = self.access.caller(&extensions)?;
             let writes = validate::mutate_rows(message, idempotency::of_headers(&metadata)?)?;
+            let writes = self.access.mutate_rows(&caller, writes).await?;
             let _counted = self.begin(&writes)?;
             Ok(response::outcomes(&self.write_many(writes, deadline).await?))
         };
@@ -176,13 +203,17 @@ impl Bigtable for DataService {
         request: Request<data::CheckAndMutateRowRequest>,
     ) -> Result<Response<data::CheckAndMutateRowResponse>, Status> {
         let deadline = self.deadline(&request, deadline::CALL_TIMEOUT);
-        let (metadata, _, message) = request.into_parts();
+        let (metadata, extensions, message) = request.into_parts();
         let check = || async {
+            let caller = self.access.caller(&extensions)?;
             let valid = validate::check(message, idempotency::of_headers(&metadata)?)?;
-            let _counted = self.begin(&valid)?;
-            let Validated { table, request: valid } = valid;
-            let matched =
-                self.cluster.with_table(&table, |table| self.cluster.check(table, valid.clone(), deadline)).await?;
+            let check = self.access.check_and_mutate(&caller, valid).await?;
+            let _counted = self.begin(&check)?;
+            let call = async |table| {
+                check.check(table)?;
+                self.cluster.check(table, check.request().clone(), deadline).await
+            };
+            let matched = self.cluster.with_table(check.table(), call).await?;
             Ok(data::CheckAndMutateRowResponse { predicate_matched: matched })
         };
         to_response(check().await)
@@ -192,7 +223,13 @@ impl Bigtable for DataService {
         &self,
         request: Request<data::PingAndWarmRequest>,
     ) -> Result<Response<data::PingAndWarmResponse>, Status> {
-        to_response(validate::ping(request.get_ref()).map(|()| data::PingAndWarmResponse {}))
+        let ping = || {
+            let caller = self.access.caller(request.extensions())?;
+            let instance = validate::ping(request.get_ref())?;
+            self.access.check_instance(&caller, &instance, Permission::Ping)?;
+            Ok(data::PingAndWarmResponse {})
+        };
+        to_response(ping())
     }
 
     async fn read_modify_write_row(
@@ -200,13 +237,17 @@ impl Bigtable for DataService {
         request: Request<data::ReadModifyWriteRowRequest>,
     ) -> Result<Response<Encoded<data::ReadModifyWriteRowResponse>>, Status> {
         let deadline = self.deadline(&request, deadline::CALL_TIMEOUT);
-        let (metadata, _, message) = request.into_parts();
+        let (metadata, extensions, message) = request.into_parts();
         let modify = || async {
+            let caller = self.access.caller(&extensions)?;
             let valid = validate::modify(message, idempotency::of_headers(&metadata)?)?;
-            let _counted = self.begin(&valid)?;
-            let Validated { table, request: valid } = valid;
-            let call = |table| self.cluster.modify(table, &valid, deadline);
-            Ok(Encoded::from_bytes(self.cluster.with_table(&table, call).await?))
+            let modify = self.access.modify(&caller, valid).await?;
+            let _counted = self.begin(&modify)?;
+            let call = async |table| {
+                modify.check(table)?;
+                self.cluster.modify(table, modify.request(), deadline).await
+            };
+            Ok(Encoded::from_bytes(self.cluster.with_table(modify.table(), call).await?))
         };
         to_response(modify().await)
     }

@@ -12,7 +12,7 @@
 use bytes::Bytes;
 use ebla_client::{Check, Direction, Modify, Read, RowWrite, Stats};
 use ebla_model::{
-    Error, KeyRange, RowKey, RowLimit, RowSet, TableId, TableName,
+    Error, InstanceName, KeyRange, RowKey, RowLimit, RowSet, TableId, TableName,
     idempotency::IdempotencyToken,
     mutation::{MUTATIONS_MAX, validate_row_key},
 };
@@ -21,13 +21,26 @@ use ebla_proto::{
     data::{self, FeatureFlags, read_rows_request::RequestStatsView},
 };
 
+use super::access::Permit;
 use super::idempotency;
 
-/// A valid request, and the table that it names.
+/// A valid request, and the table that it names. Its content is reached through access control alone.
 #[derive(Debug)]
 pub(super) struct Validated<T> {
-    pub(super) table: TableName,
-    pub(super) request: T,
+    table: TableName,
+    request: T,
+}
+
+impl<T> Validated<T> {
+    /// The table that it names.
+    pub(super) const fn table(&self) -> &TableName {
+        &self.table
+    }
+
+    /// The table and the request, for access control: only it has permits.
+    pub(super) fn into_parts(self, _permit: &Permit) -> (TableName, T) {
+        (self.table, self.request)
+    }
 }
 
 /// A read without the table's id.
@@ -42,6 +55,16 @@ pub(super) struct ReadSpec {
 }
 
 impl ReadSpec {
+    /// The encoded filter of the caller.
+    pub(super) const fn filter(&self) -> Option<&Bytes> {
+        self.filter.as_ref()
+    }
+
+    /// The same read with another filter.
+    pub(super) fn with_filter(self, filter: Option<Bytes>) -> Self {
+        Self { filter, ..self }
+    }
+
     /// The read of this table.
     pub(super) fn for_table(&self, table: TableId) -> Read {
         let Self { rows, filter, limit, direction, stats, large_rows } = self.clone();
@@ -165,12 +188,11 @@ pub(super) fn sample(request: &data::SampleRowKeysRequest) -> Result<Validated<K
     Ok(Validated { table, request: range })
 }
 
-/// Every instance exists: it is created on first use.
-pub(super) fn ping(request: &data::PingAndWarmRequest) -> Result<(), Error> {
-    match request.name.split('/').collect::<Vec<_>>().as_slice() {
-        ["projects", project, "instances", instance] if !project.is_empty() && !instance.is_empty() => Ok(()),
-        _ => Err(Error::invalid(format!("invalid instance name {:?}: expected projects/P/instances/I", request.name))),
-    }
+/// The instance that a ping names. Every instance exists: it is created on first use.
+pub(super) fn ping(request: &data::PingAndWarmRequest) -> Result<InstanceName, Error> {
+    let invalid =
+        || Error::invalid(format!("invalid instance name {:?}: expected projects/P/instances/I", request.name));
+    request.name.parse().map_err(|_invalid: Error| invalid())
 }
 
 /// The table that a request names. Views are not supported.

@@ -160,7 +160,7 @@ pub(super) async fn remove(
 /// Not through the tables: tablets may be unavailable meanwhile.
 pub(in crate::commands) async fn connect(cluster: &ClusterArguments, runtime: &Runtime) -> Result<Admin, Failure> {
     let address = connectivity::first_reachable(&cluster.addresses()?, runtime).await?;
-    let admin = Admin::connect(&address, runtime);
+    let admin = cluster.admin_at(&address, runtime)?;
     Ok(match given_timeout() {
         Some(timeout) => admin.with_timeout(timeout),
         None => admin,

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use ebla_client::Admin;
 use ebla_client::admin::ExecutionMode;
 use ebla_model::Micros;
 use ebla_model::id::{ServerId, TabletId};
@@ -26,7 +25,7 @@ pub(super) async fn run(
 ) -> Result<(), Failure> {
     // Not through the tables: METADATA may be lost, too.
     let address = connectivity::first_reachable(&cluster.addresses()?, runtime).await?;
-    let mut admin = Admin::connect(&address, runtime);
+    let mut admin = cluster.admin_at(&address, runtime)?;
     if let Some(timeout) = given_timeout() {
         admin = admin.with_timeout(timeout);
     }

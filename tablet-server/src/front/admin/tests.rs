@@ -86,7 +86,7 @@ impl Fixture {
         let chubby = FaultyChubby::new(embedded);
         let directory = ChubbyDirectory::start(chubby.shared(), &runtime);
         let master = MasterClient::new(chubby.shared(), directory.clone(), runtime.clone());
-        let relay = AdminProxy::<BigtableTableAdminServer<()>>::new(master);
+        let relay = AdminProxy::<BigtableTableAdminServer<()>>::new(master, AccessControl::off());
         let address = listen(&runtime, Routes::new(relay)).await;
         let client = BigtableTableAdminClient::new(runtime.net.channel(&address));
         Self { runtime, chubby, directory, client }

@@ -1,0 +1,132 @@
+//! Policies of instances, tables and column families: stored beside the schemas in Chubby, replaced by compare-and-set.
+//!
+//! The master stores what it is given: fronts decide who may call (`tablet-server/src/front/access`). All policies of a table are in one
+//! file, so an etag changes with each of them.
+
+use ebla_chubby::{Compare, Revision, TransactionOutcome, Write, paths};
+use ebla_model::access::{Permission, Policy, Resource, TableAccess};
+use ebla_model::error::{Error, Reason};
+use ebla_proto::admin::iam;
+use ebla_proto::convert::access::{
+    instance_access_from_bytes, instance_access_to_bytes, policy_etag, policy_from_iam, policy_to_iam,
+    table_access_from_bytes, table_access_to_bytes,
+};
+use tracing::info;
+
+use crate::active::ActiveMaster;
+use crate::jobs::update_schema::find_active;
+
+/// The policy of a resource; an empty one if it has none.
+///
+/// # Errors
+/// `NotFoundTable`, `NotFoundFamily`, `InvalidArgument`; errors of Chubby.
+pub(crate) async fn get(master: &ActiveMaster, request: iam::GetIamPolicyRequest) -> Result<iam::Policy, Error> {
+    let stored = Stored::read(master, request.resource.parse()?).await?;
+    Ok(policy_to_iam(&stored.policy()?, policy_etag(stored.modified.map(Revision::get))))
+}
+
+/// Replaces the policy of a resource.
+///
+/// # Errors
+/// As [`get`]; `Conflict` when the request has an etag that is not the current one.
+pub(crate) async fn set(master: ActiveMaster, request: iam::SetIamPolicyRequest) -> Result<iam::Policy, Error> {
+    let resource: Resource = request.resource.parse()?;
+    let given = request.policy.ok_or_else(|| Error::invalid("policy is missing"))?;
+    let has_other_field = |mask: &prost_types::FieldMask| {
+        mask.paths.iter().any(|path| !matches!(path.as_str(), "bindings" | "etag" | "version"))
+    };
+    if request.update_mask.as_ref().is_some_and(has_other_field) {
+        return Err(Error::unimplemented("update_mask of a policy: only bindings and etag can be set"));
+    }
+    let policy = policy_from_iam(&given, &resource)?;
+    loop {
+        let stored = Stored::read(&master, resource.clone()).await?;
+        if !given.etag.is_empty() && given.etag != policy_etag(stored.modified.map(Revision::get)) {
+            let message = format!("the policy of {resource} has changed: get it again, and change the new one");
+            return Err(Error::new(Reason::Conflict, message));
+        }
+        let (compares, write) = stored.replacement(policy.clone())?;
+        if let TransactionOutcome::Committed(revision) = master.commit_intent(compares, vec![write]).await? {
+            info!(%resource, "policy replaced");
+            return Ok(policy_to_iam(&policy, policy_etag(Some(revision.get()))));
+        }
+    }
+}
+
+/// The answer without access control: everybody has every permission that this release knows.
+pub(crate) fn test(request: iam::TestIamPermissionsRequest) -> Result<iam::TestIamPermissionsResponse, Error> {
+    let _valid: Resource = request.resource.parse()?;
+    let is_known = |name: &String| name.parse::<Permission>().is_ok();
+    Ok(iam::TestIamPermissionsResponse { permissions: request.permissions.into_iter().filter(is_known).collect() })
+}
+
+/// The file with the policy of a resource.
+struct Stored {
+    resource: Resource,
+    path: String,
+    modified: Option<Revision>,
+    content: Content,
+}
+
+enum Content {
+    Instance(Policy),
+    Table { access: TableAccess, schema: Box<crate::schema_store::Stored<ebla_model::TableSchema>> },
+}
+
+impl Stored {
+    async fn read(master: &ActiveMaster, resource: Resource) -> Result<Self, Error> {
+        let chubby = master.chubby();
+        let (path, schema) = match (&resource, resource.table()) {
+            (Resource::Instance(name), _) => (paths::instance_access(name.project(), name.instance()), None),
+            (_, Some(table)) => {
+                let schema = find_active(chubby, table).await?;
+                (paths::table_access(schema.value.table), Some(Box::new(schema)))
+            }
+            (_, None) => return Err(Error::internal("a resource is neither an instance nor of a table")),
+        };
+        let file = chubby.read(&path).await?;
+        let modified = file.as_ref().map(|file| file.modified);
+        let value = file.map(|file| file.value);
+        let content = match schema {
+            Some(schema) => {
+                let access = value.map(table_access_from_bytes).transpose()?.unwrap_or_default();
+                Content::Table { access, schema }
+            }
+            None => Content::Instance(value.map(instance_access_from_bytes).transpose()?.unwrap_or_default()),
+        };
+        Ok(Self { resource, path, modified, content })
+    }
+
+    fn policy(&self) -> Result<Policy, Error> {
+        match (&self.content, &self.resource) {
+            (Content::Instance(policy), _) => Ok(policy.clone()),
+            (Content::Table { access, schema }, Resource::Family(_table, family)) => {
+                let id = schema.value.require_family(family.as_str())?.id;
+                Ok(access.families.get(&id).cloned().unwrap_or_default())
+            }
+            (Content::Table { access, .. }, _) => Ok(access.policy.clone()),
+        }
+    }
+
+    /// The write of the next content. It fails when the file or the schema of the table has changed meanwhile.
+    fn replacement(self, policy: Policy) -> Result<(Vec<Compare>, Write), Error> {
+        let unchanged = match self.modified {
+            Some(modified) => Compare::Modified(self.path.clone(), modified),
+            None => Compare::Absent(self.path.clone()),
+        };
+        match self.content {
+            Content::Instance(_before) => {
+                Ok((vec![unchanged], Write::put(self.path, instance_access_to_bytes(&policy))))
+            }
+            Content::Table { access, schema } => {
+                let family = match &self.resource {
+                    Resource::Family(_table, family) => Some(family),
+                    Resource::Instance(_) | Resource::Table(_) => None,
+                };
+                let next = access.with_policy(family, policy, &schema.value)?;
+                let same_schema = Compare::Modified(paths::table(schema.value.table), schema.modified);
+                Ok((vec![unchanged, same_schema], Write::put(self.path, table_access_to_bytes(&next))))
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! No answer depends on a family that the caller cannot read: two tables have the same readable cells, one has hidden cells too. Random
+//! filters, invalid ones included, are read and used as predicates on both; the answers, their counts and their errors must be equal.
+
+use bytes::Bytes;
+use ebla_model::{Filter, Micros};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use std::ops::Bound;
+
+use super::*;
+
+/// Random filters that are tried.
+const CASES: usize = 300;
+const ROWS: [&str; 5] = ["a", "b", "c", "d", "hidden-only"];
+
+fn texts() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(&["open", "secret", "o.*", "s.*", ".*", "HIDDEN", "seen", "q", "h", "(", "x{1000}{1000}"][..])
+}
+
+fn leaves() -> impl Strategy<Value = Filter> {
+    let regex = |make: fn(Bytes) -> Filter| texts().prop_map(move |text| make(text.into()));
+    let bound = |text: &'static str| prop::sample::select(vec![Bound::Unbounded, Bound::Included(Bytes::from(text))]);
+    let column_range = (prop::sample::select(&["open", "secret", "missing"][..]), bound("a"), bound("z"))
+        .prop_map(|(family, start, end)| Filter::ColumnRange { family: family.to_owned(), start, end });
+    let counts = -1i32..4;
+    prop_oneof![
+        Just(Filter::PassAll),
+        Just(Filter::BlockAll),
+        Just(Filter::Sink),
+        Just(Filter::StripValue),
+        regex(Filter::RowKeyRegex),
+        regex(Filter::FamilyNameRegex),
+        regex(Filter::ColumnQualifierRegex),
+        regex(Filter::ValueRegex),
+        column_range,
+        (0i64..4).prop_map(|start| Filter::TimestampRange { start: Micros::new(start * 1_000), end: None }),
+        counts.clone().prop_map(Filter::CellsPerRowLimit),
+        counts.clone().prop_map(Filter::CellsPerRowOffset),
+        counts.prop_map(Filter::CellsPerColumnLimit),
+        prop::sample::select(&["label", "Not A Label"][..]).prop_map(|label| Filter::ApplyLabel(label.to_owned())),
+    ]
+}
+
+fn filters() -> impl Strategy<Value = Filter> {
+    leaves().prop_recursive(4, 12, 3, |inner| {
+        let members = prop::collection::vec(inner.clone(), 1..4);
+        prop_oneof![
+            members.clone().prop_map(Filter::Chain),
+            members.prop_map(Filter::Interleave),
+            (inner.clone(), prop::option::of(inner.clone()), prop::option::of(inner)).prop_map(
+                |(predicate, then, otherwise)| Filter::Condition {
+                    predicate: Box::new(predicate),
+                    then: then.map(Box::new),
+                    otherwise: otherwise.map(Box::new),
+                }
+            ),
+        ]
+    })
+}
+
+/// An answer of one table as text, so that it can be compared with that of the other one.
+fn comparable<T: std::fmt::Debug>(table: &str, answer: Result<T, Status>) -> Result<T, (tonic::Code, String)> {
+    answer.map_err(|status| (status.code(), status.message().replace(&name(table), "TABLE")))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_answer_depends_on_a_family_that_the_caller_cannot_read() {
+    let cluster = Guarded::start().await;
+    let root = cluster.caller("root");
+    let alice = cluster.caller("alice");
+    for (table, families) in [("both", ["open", "secret"].as_slice()), ("alone", &["open"])] {
+        root.create_table(table, families).await.unwrap();
+        root.set_policy(&name(table), &[("roles/bigtable.user", &["subject:alice"])], Bytes::new()).await.unwrap();
+        for (number, row) in ROWS.iter().enumerate() {
+            if *row != "hidden-only" {
+                root.write(table, row, vec![set("open", &format!("seen-{number}"))]).await.unwrap();
+            }
+            if table == "both" {
+                root.write(table, row, vec![set("secret", "HIDDEN")]).await.unwrap();
+            }
+        }
+    }
+    let owner: &[(&str, &[&str])] = &[("roles/ebla.familyAdmin", &["subject:root"])];
+    root.set_policy(&family_name("both", "secret"), owner, Bytes::new()).await.unwrap();
+    let hides = |answer: &Result<ReadResult, Status>| answer.as_ref().is_ok_and(|read| read.cells.len() == 4);
+    within_a_second(async || alice.read("both", None).await, hides).await.unwrap();
+    within_a_second(async || alice.read("alone", None).await, hides).await.unwrap();
+
+    let mut seed = [0; 32];
+    seed[..8].copy_from_slice(&Runtime::system("seed").rng.u64().to_be_bytes());
+    println!("seed {seed:?}");
+    let mut runner = TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
+    let (mut answers, mut refusals, mut matches) = (0, 0, 0);
+    for case in 0..CASES {
+        let filter = filters().new_tree(&mut runner).unwrap().current();
+        let both = comparable("both", alice.read("both", Some(&filter)).await);
+        let mut alone = comparable("alone", alice.read("alone", Some(&filter)).await);
+        // There the caller reads everything, and its counts include cells that a filter has dropped.
+        if let Ok(ReadResult { stats: Some(stats), .. }) = &mut alone {
+            stats.rows_seen_count = stats.rows_returned_count;
+            stats.cells_seen_count = stats.cells_returned_count;
+        }
+        assert_eq!(both, alone, "{filter:?}");
+        match &both {
+            Ok(read) if !read.cells.is_empty() => answers += 1,
+            Ok(_empty) => {}
+            Err(_refused) => refusals += 1,
+        }
+        let text = format!("{both:?}");
+        assert!(!text.contains("HIDDEN") && !text.contains("hidden-only"), "{filter:?}: {text}");
+        let row = ROWS[case % ROWS.len()];
+        // A cell that no other test of this loop reads: it must not differ between the tables.
+        let write = || vec![set("open", "seen-again")];
+        let both = comparable("both", alice.check("both", row, Some(&filter), write()).await);
+        let alone = comparable("alone", alice.check("alone", row, Some(&filter), write()).await);
+        assert_eq!(both, alone, "{row} {filter:?}");
+        matches += usize::from(both == Ok(true));
+    }
+    assert!(answers > 20 && refusals > 20 && matches > 20, "{answers} answers, {refusals} refusals, {matches} matches");
+    cluster.stop().await;
+}

@@ -1,0 +1,270 @@
+//! Audit: a record of every admin call and of every refusal, and of data calls if the configuration says so.
+//!
+//! A record is one line of JSON: time, identity, peer, method, resource, families, decision, id of the request. It contains no keys, no
+//! values and no part of a token. Records wait in a bounded queue for the task that writes them. When the queue is full, records are
+//! dropped and counted, and the next record that is written says how many: a call never waits for the log.
+//!
+//! Without a file the records go to the process's own log, with the target `ebla::audit`.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ebla_model::{Error, Reason};
+use ebla_runtime::{Blocking, Clock, Runtime};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::KnownCaller;
+
+/// Records that wait to be written.
+const QUEUE_MAX: usize = 8_192;
+/// Records that are written together.
+const BATCH_MAX: usize = 256;
+
+/// Which data calls are recorded; refused ones always are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum AuditedData {
+    /// Refused calls only.
+    #[default]
+    Refusals,
+    /// All calls.
+    All,
+}
+
+/// Where records go, and which.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct AuditOptions {
+    /// The file to which lines are appended; `None`: the process's own log.
+    pub file: Option<PathBuf>,
+    /// Which data calls are recorded.
+    pub data: AuditedData,
+}
+
+/// What was decided about a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Decision {
+    /// It is permitted; whether it succeeds is another matter.
+    Permitted,
+    /// It is refused for this reason.
+    Refused(Reason),
+}
+
+impl Decision {
+    pub(super) fn of<T>(decided: &Result<T, Error>) -> Self {
+        decided.as_ref().err().map_or(Self::Permitted, |error| Self::Refused(error.reason))
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Permitted => "permitted",
+            Self::Refused(reason) => reason.name(),
+        }
+    }
+}
+
+/// The log. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct AuditLog {
+    clock: Clock,
+    data: AuditedData,
+    queue: mpsc::Sender<Value>,
+    /// Records that were dropped since the last one that was written.
+    dropped: Arc<AtomicU64>,
+}
+
+impl AuditLog {
+    /// Starts the task that writes the records, until `runtime` stops.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the file cannot be opened.
+    pub(super) fn start(options: AuditOptions, runtime: &Runtime) -> Result<Self, Error> {
+        let open = |path: &PathBuf| {
+            let opened = OpenOptions::new().create(true).append(true).open(path);
+            opened.map_err(|error| Error::invalid(format!("open audit log {}: {error}", path.display())))
+        };
+        let destination = match options.file.as_ref().map(open).transpose()? {
+            None => Destination::Log,
+            Some(file) => {
+                let thread = Blocking::pool("audit", 1, 1);
+                let thread = thread.map_err(|error| Error::internal(format!("start a thread: {error}")))?;
+                Destination::File(Arc::new(file), thread)
+            }
+        };
+        let (log, records) = Self::with_queue(options.data, runtime.clock.clone());
+        let dropped = Arc::clone(&log.dropped);
+        runtime.tasks.spawn("audit", write(records, destination, dropped, runtime.tasks.token()));
+        Ok(log)
+    }
+
+    fn with_queue(data: AuditedData, clock: Clock) -> (Self, mpsc::Receiver<Value>) {
+        let (queue, records) = mpsc::channel(QUEUE_MAX);
+        (Self { clock, data, queue, dropped: Arc::default() }, records)
+    }
+
+    /// Records a call of the admin API.
+    pub(super) fn record_admin(&self, caller: &KnownCaller, method: &str, resource: &str, decision: Decision) {
+        self.record(Some(caller), (&caller.peer, &caller.request), method, resource, &[], decision);
+    }
+
+    /// Records a call of the data API, if it is refused or such calls are recorded.
+    pub(super) fn record_data(
+        &self,
+        caller: &KnownCaller,
+        method: &str,
+        resource: &str,
+        families: &[String],
+        decision: Decision,
+    ) {
+        if self.data == AuditedData::All || decision != Decision::Permitted {
+            self.record(Some(caller), (&caller.peer, &caller.request), method, resource, families, decision);
+        }
+    }
+
+    /// Records a call without a valid identity.
+    pub(super) fn record_unauthenticated(&self, peer: &str, request: &str, method: &str, decision: Decision) {
+        self.record(None, (peer, request), method, "", &[], decision);
+    }
+
+    fn record(
+        &self,
+        caller: Option<&KnownCaller>,
+        (peer, request): (&str, &str),
+        method: &str,
+        resource: &str,
+        families: &[String],
+        decision: Decision,
+    ) {
+        let record = json!({
+            "time_micros": self.clock.wall().get(),
+            "identity": caller.map(|caller| caller.identity.name().to_string()),
+            "peer": peer,
+            "method": method,
+            "resource": resource,
+            "families": families,
+            "decision": decision.name(),
+            "request": request,
+        });
+        if self.queue.try_send(record).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Where records are written.
+enum Destination {
+    /// The process's own log.
+    Log,
+    /// A file, and the thread that waits for its disk.
+    File(Arc<File>, Blocking),
+}
+
+impl Destination {
+    /// Writes lines, each with its end.
+    async fn write(&self, lines: String) -> std::io::Result<()> {
+        match self {
+            Self::Log => {
+                lines.lines().for_each(|line| info!(target: "ebla::audit", "{line}"));
+                Ok(())
+            }
+            Self::File(file, thread) => {
+                let file = Arc::clone(file);
+                let written = thread.run(move || (&*file).write_all(lines.as_bytes())).await;
+                written.map_err(std::io::Error::other)?
+            }
+        }
+    }
+}
+
+/// Writes records as they come, until `stopped`; then those that are there.
+async fn write(
+    mut records: mpsc::Receiver<Value>,
+    destination: Destination,
+    dropped: Arc<AtomicU64>,
+    stopped: CancellationToken,
+) {
+    let mut is_failing = false;
+    let mut batch = Vec::new();
+    loop {
+        let received = tokio::select! {
+            biased;
+            received = records.recv_many(&mut batch, BATCH_MAX) => received,
+            () = stopped.cancelled() => 0,
+        };
+        if received == 0 {
+            return;
+        }
+        if let Some(first) = batch.first_mut() {
+            add_dropped(first, &dropped);
+        }
+        let lines: String = batch.drain(..).map(|record| format!("{record}\n")).collect();
+        let written = destination.write(lines).await;
+        if let Err(error) = &written {
+            dropped.fetch_add(received as u64, Ordering::Relaxed);
+            if !is_failing {
+                warn!(%error, "cannot write the audit log; records are dropped and counted");
+            }
+        }
+        is_failing = written.is_err();
+    }
+}
+
+/// Adds the number of dropped records to a record, if there are some.
+fn add_dropped(record: &mut Value, dropped: &AtomicU64) {
+    let dropped = dropped.swap(0, Ordering::Relaxed);
+    if let (true, Some(record)) = (dropped > 0, record.as_object_mut()) {
+        record.insert("dropped_before".to_owned(), dropped.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ebla_model::access::{Identity, Member};
+
+    use super::*;
+
+    fn caller() -> KnownCaller {
+        let identity = Identity::new(Member::TokenSubject("alice".to_owned()), []).into();
+        KnownCaller { identity, expiry: None, peer: "10.0.0.1:9".to_owned(), request: "r-7".to_owned() }
+    }
+
+    #[test]
+    fn a_record_says_who_did_what() {
+        let (log, mut records) = AuditLog::with_queue(AuditedData::Refusals, Clock::manual());
+        let families = ["f".to_owned()];
+        log.record_data(&caller(), "MutateRow", "projects/p", &families, Decision::Permitted);
+        assert!(records.try_recv().is_err(), "a data call that is permitted");
+        log.record_data(&caller(), "MutateRow", "projects/p", &families, Decision::Refused(Reason::PermissionDenied));
+        let record = records.try_recv().unwrap();
+        assert_eq!(
+            record,
+            json!({
+                "time_micros": log.clock.wall().get(), "identity": "subject:alice", "peer": "10.0.0.1:9",
+                "method": "MutateRow", "resource": "projects/p", "families": ["f"], "decision": "PERMISSION_DENIED",
+                "request": "r-7",
+            })
+        );
+        log.record_admin(&caller(), "GetTable", "projects/p", Decision::Permitted);
+        log.record_unauthenticated("10.0.0.1:9", "", "/ReadRows", Decision::Refused(Reason::Unauthenticated));
+        assert_eq!(records.try_recv().unwrap()["decision"], "permitted");
+        assert_eq!(records.try_recv().unwrap()["identity"], Value::Null);
+    }
+
+    #[test]
+    fn a_full_queue_drops_records_and_counts_them() {
+        let (log, mut records) = AuditLog::with_queue(AuditedData::All, Clock::manual());
+        for _ in 0..QUEUE_MAX + 5 {
+            log.record_data(&caller(), "ReadRows", "projects/p", &[], Decision::Permitted);
+        }
+        let mut first = records.try_recv().unwrap();
+        add_dropped(&mut first, &log.dropped);
+        assert_eq!(first["dropped_before"], 5);
+        let mut second = records.try_recv().unwrap();
+        add_dropped(&mut second, &log.dropped);
+        assert_eq!(second.get("dropped_before"), None);
+    }
+}

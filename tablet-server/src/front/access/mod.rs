@@ -1,0 +1,234 @@
+//! Access control of the public API: who calls, and what the caller may do.
+//!
+//! ```text
+//!   WithCaller    headers -> Caller             before the body is read: a token, or the name in a client certificate
+//!   data          Validated -> Authorized       the only way from a validated data request to its content
+//!   admin         call to forward -> AuthorizedCall    the only argument that the master's client takes
+//!   ReadGuard     each message of a read        a right that was lost, or a token that has expired, ends the read
+//! ```
+//!
+//! A request reaches the cluster through these types alone, so a handler without a check does not compile. Access control is off unless the
+//! server is configured with keys of tokens; then every caller may do everything, and no policy is read.
+//!
+//! Policies are those of the directory's snapshot, which a watch keeps up to date; while Chubby is unavailable the last ones hold.
+//!
+//! Families that the caller may not read are removed by a filter in front of the caller's own. So tablets evaluate filters, predicates and
+//! limits on readable cells only, wherever they are evaluated.
+
+mod admin;
+mod audit;
+mod data;
+mod keys;
+mod layer;
+mod tokens;
+
+use std::sync::Arc;
+
+use ebla_model::access::{Identity, Member, Permission, Policy, Rules};
+use ebla_model::{Error, InstanceName, Micros, Reason, TableName};
+use ebla_routing::{ChubbyDirectory, TablePolicies};
+use ebla_runtime::{Clock, Runtime};
+use tonic::Extensions;
+
+use self::audit::{AuditLog, Decision};
+use self::tokens::TokenVerifier;
+pub(super) use self::{
+    admin::{AdminOutcome, AuthorizedCall},
+    data::{Authorized, Permit, ReadGuard},
+    layer::WithCaller,
+};
+pub use self::{
+    audit::{AuditOptions, AuditedData},
+    tokens::TokenOptions,
+};
+
+/// The configuration of access control.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AccessOptions {
+    /// Which tokens are valid.
+    pub tokens: TokenOptions,
+    /// Callers that may do everything; without one nobody could write the first policy.
+    pub administrators: Vec<Member>,
+    /// The records of what was decided.
+    pub audit: AuditOptions,
+}
+
+/// Decides about calls. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct AccessControl {
+    /// `None`: off.
+    enforced: Option<Arc<Enforced>>,
+}
+
+#[derive(Debug)]
+struct Enforced {
+    tokens: Arc<TokenVerifier>,
+    administrators: Vec<Member>,
+    directory: ChubbyDirectory,
+    clock: Clock,
+    audit: AuditLog,
+}
+
+/// Who calls; in the extensions of a request.
+#[derive(Clone, Debug)]
+pub(super) enum Caller {
+    /// Access control is off.
+    Anybody,
+    /// A caller with an identity.
+    Known(KnownCaller),
+}
+
+/// A caller whose identity is verified.
+#[derive(Clone, Debug)]
+pub(super) struct KnownCaller {
+    identity: Arc<Identity>,
+    /// When the identity is not proved any more; `None`: it ends with the connection.
+    expiry: Option<Micros>,
+    /// For records: where the call comes from, and what identifies it.
+    peer: String,
+    request: String,
+}
+
+impl AccessControl {
+    /// No access control.
+    pub(super) const fn off() -> Self {
+        Self { enforced: None }
+    }
+
+    /// Access control with these options; `None`: none. `directory`: the source of schemas and policies.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the options are incomplete, or a file cannot be used.
+    pub(super) fn start(
+        options: Option<AccessOptions>,
+        directory: &ChubbyDirectory,
+        runtime: &Runtime,
+    ) -> Result<Self, Error> {
+        let Some(AccessOptions { tokens, administrators, audit }) = options else { return Ok(Self::off()) };
+        if administrators.is_empty() {
+            return Err(Error::invalid("access control needs an administrator: nobody could write the first policy"));
+        }
+        if administrators.contains(&Member::AllAuthenticatedUsers) {
+            return Err(Error::invalid("allAuthenticatedUsers cannot be an administrator"));
+        }
+        let enforced = Enforced {
+            tokens: TokenVerifier::start(tokens, runtime)?,
+            administrators,
+            directory: directory.clone(),
+            clock: runtime.clock.clone(),
+            audit: AuditLog::start(audit, runtime)?,
+        };
+        Ok(Self { enforced: Some(Arc::new(enforced)) })
+    }
+
+    /// Who sends a request, as [`WithCaller`] has determined it.
+    ///
+    /// # Errors
+    /// `Unauthenticated` when it did not: the service is not wrapped.
+    pub(super) fn caller(&self, extensions: &Extensions) -> Result<Caller, Error> {
+        match (&self.enforced, extensions.get::<Caller>()) {
+            (None, _) => Ok(Caller::Anybody),
+            (Some(_), Some(caller @ Caller::Known(_))) => Ok(caller.clone()),
+            (Some(_), _) => Err(Error::new(Reason::Unauthenticated, "the caller is unknown")),
+        }
+    }
+
+    /// Checks a permission for an instance.
+    ///
+    /// # Errors
+    /// `PermissionDenied`.
+    pub(super) fn check_instance(
+        &self,
+        caller: &Caller,
+        instance: &InstanceName,
+        permission: Permission,
+    ) -> Result<(), Error> {
+        let Some((enforced, caller)) = self.enforced(caller)? else { return Ok(()) };
+        let policy = enforced.directory.instance_policy(instance.project(), instance.instance());
+        let decided = if enforced.rules(policy.as_deref(), None).grants(permission, &caller.identity) {
+            Ok(())
+        } else {
+            Err(denied(permission, instance))
+        };
+        enforced.audit.record_data(caller, permission.name(), &instance.to_string(), &[], Decision::of(&decided));
+        decided
+    }
+
+    /// What enforces access, and the caller; `None`: access control is off.
+    ///
+    /// # Errors
+    /// `Unauthenticated` when the caller has no identity although access control is on.
+    fn enforced<'a>(&'a self, caller: &'a Caller) -> Result<Option<(&'a Enforced, &'a KnownCaller)>, Error> {
+        match (&self.enforced, caller) {
+            (None, _) => Ok(None),
+            (Some(enforced), Caller::Known(caller)) => Ok(Some((enforced, caller))),
+            (Some(_), Caller::Anybody) => Err(Error::new(Reason::Unauthenticated, "the caller is unknown")),
+        }
+    }
+}
+
+impl Enforced {
+    fn rules<'a>(&'a self, instance: Option<&'a Policy>, policies: Option<&'a TablePolicies>) -> Rules<'a> {
+        let table = policies.and_then(|policies| policies.table.as_ref());
+        let table = table.and_then(|(_schema, access)| access.as_deref());
+        Rules { administrators: &self.administrators, instance, table }
+    }
+
+    fn rules_of<'a>(&'a self, policies: &'a TablePolicies) -> Rules<'a> {
+        self.rules(policies.instance.as_deref(), Some(policies))
+    }
+
+    /// The policies of a table for a caller that has all of these permissions for it.
+    ///
+    /// A table that this server does not know yet is read from Chubby for callers with these permissions for the instance only. For others
+    /// a missing table is answered like one without permission, as quickly.
+    ///
+    /// # Errors
+    /// `PermissionDenied`.
+    async fn granted_policies(
+        &self,
+        caller: &KnownCaller,
+        table: &TableName,
+        permissions: &[Permission],
+    ) -> Result<TablePolicies, Error> {
+        let known = self.directory.known_table_policies(table);
+        self.check_all(caller, table, permissions, &known)?;
+        if known.table.is_some() {
+            return Ok(known);
+        }
+        // Without Chubby the table stays unknown, and the permit is for no table.
+        let policies = self.directory.table_policies(table).await.unwrap_or(known);
+        self.check_all(caller, table, permissions, &policies)?;
+        Ok(policies)
+    }
+
+    fn check_all(
+        &self,
+        caller: &KnownCaller,
+        table: &TableName,
+        permissions: &[Permission],
+        policies: &TablePolicies,
+    ) -> Result<(), Error> {
+        let rules = self.rules_of(policies);
+        let missing = permissions.iter().find(|permission| !rules.grants(**permission, &caller.identity));
+        missing.map_or(Ok(()), |permission| Err(denied(*permission, table)))
+    }
+
+    /// Checks that the caller's identity is still proved.
+    fn check_expiry(&self, caller: &KnownCaller) -> Result<(), Error> {
+        match caller.expiry {
+            Some(expiry) if self.clock.wall() >= expiry => {
+                Err(Error::new(Reason::Unauthenticated, "the token has expired: request a new one"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The refusal. It is the same for a resource that exists and for one that does not.
+fn denied(permission: Permission, resource: &impl std::fmt::Display) -> Error {
+    Error::new(
+        Reason::PermissionDenied,
+        format!("permission {permission} is denied on {resource}, or the resource does not exist"),
+    )
+}
