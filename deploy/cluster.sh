@@ -58,7 +58,7 @@ compose_file() {
           for (n = 6; n <= wanted; n++) {
             copy = first
             gsub(/tablet-server-1/, "tablet-server-" n, copy)
-            gsub(/EBLA_PORT_1-8086/, "EBLA_PORT_" n "-" (8085 + n), copy)
+            gsub(/_PORT_1-8086/, "_PORT_" n "-" (8085 + n), copy)
             printf "%s", copy
           }
         }

@@ -10,6 +10,7 @@
 //!   local       a whole cluster in this process: Chubby, master, tablet servers
 //!   output      tables, JSON, exit codes
 //!   reference   the command-line reference, for its test
+//!   tls         the options of TLS
 //!   encoding    text encodings of bytes; size: sizes as text
 //! ```
 //!
@@ -25,4 +26,5 @@ pub mod process;
 mod reference;
 pub mod size;
 pub mod snapshot;
+pub mod tls;
 pub mod verdict;

@@ -14,7 +14,9 @@ mod signals;
 
 use std::io::Write as _;
 
-pub use address::{Exposure, Listen, check_exposure, check_free, check_reachable, etcd_url, host_port};
+pub use address::{
+    ClusterSecurity, Exposure, Listen, check_exposure, check_free, check_reachable, etcd_url, host_port,
+};
 pub use folder::{DataFolder, lock};
 pub use ready::{check_ready, write_ready};
 pub use signals::Signals;

@@ -3,6 +3,7 @@
 //! `cargo test --release -p ebla-cli --test suites chaos::` runs one suite. Tests run two at a time on two cores, so those
 //! that wait for faults run concurrently with those that compute.
 
+mod access;
 mod capacity;
 mod chaos;
 mod clients;
@@ -24,5 +25,6 @@ mod roles;
 mod rot;
 mod rot_in_turn;
 mod support;
+mod tls;
 mod upgrade;
 mod verify;

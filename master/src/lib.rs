@@ -69,12 +69,15 @@ use ebla_proto::operate::operate_server::OperateServer;
 use ebla_proto::services::bigtable_instance_admin_server::BigtableInstanceAdminServer;
 use ebla_proto::services::bigtable_table_admin_server::BigtableTableAdminServer;
 use ebla_proto::services::operations_server::OperationsServer;
+use ebla_proto::status::to_status;
 use ebla_proto::{convert, record};
 use ebla_routing::ChubbyDirectory;
-use ebla_runtime::{Runtime, ServeOptions, serve};
+use ebla_runtime::{ConnectionInfo, Runtime, ServeOptions, serve};
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 use tonic::service::Routes;
+use tonic::service::interceptor::InterceptedService;
+use tonic::{Request, Status};
 
 use crate::active::ActiveMaster;
 use crate::bootstrap::PendingBootstrap;
@@ -243,6 +246,18 @@ impl Master {
     }
 }
 
+/// Passes the requests of members of the cluster on. Without TLS nobody can prove to be one, and everybody passes.
+fn members_only(request: Request<()>) -> Result<Request<()>, Status> {
+    match request.extensions().get::<ConnectionInfo>() {
+        Some(info) if !info.security.allows_cluster_services() => {
+            let message =
+                "with TLS a master takes calls of tablet servers and masters only: send the call to a tablet server";
+            Err(to_status(&Error::new(Reason::PermissionDenied, message)))
+        }
+        _ => Ok(request),
+    }
+}
+
 fn routes(
     active: &watch::Receiver<Option<ActiveMaster>>,
     pending: &watch::Receiver<Option<PendingBootstrap>>,
@@ -252,8 +267,11 @@ fn routes(
     let handle = admin::handle::MasterHandle::new(active.clone());
     let tables = admin::tables::Tables::new(handle.clone());
     let operator = operator::Operator::new(handle.clone(), pending.clone(), master.clone(), runtime.net.clone());
-    Routes::new(BigtableTableAdminServer::new(tables))
-        .add_service(OperateServer::new(operator))
-        .add_service(BigtableInstanceAdminServer::new(admin::instances::Instances::new(handle.clone())))
-        .add_service(OperationsServer::new(admin::operations::OperationsService::new(handle)))
+    let instances = BigtableInstanceAdminServer::new(admin::instances::Instances::new(handle.clone()));
+    let operations = OperationsServer::new(admin::operations::OperationsService::new(handle));
+    // Users call them through tablet servers, which check their rights.
+    Routes::new(InterceptedService::new(BigtableTableAdminServer::new(tables), members_only))
+        .add_service(InterceptedService::new(OperateServer::new(operator), members_only))
+        .add_service(InterceptedService::new(instances, members_only))
+        .add_service(InterceptedService::new(operations, members_only))
 }

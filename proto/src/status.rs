@@ -230,6 +230,9 @@ fn broken_connection(status: &Status) -> Error {
         if error.is::<tonic::ConnectError>() {
             return Error::new(Reason::Unavailable, format!("cannot connect: {}", status.message()));
         }
+        if requires_tls(error) {
+            return Error::new(Reason::Unavailable, "cannot connect: this port requires TLS (--tls-ca)");
+        }
         if is_unprocessed(error) {
             return Error::new(Reason::Unavailable, format!("server is shutting down: {}", status.message()));
         }
@@ -240,6 +243,12 @@ fn broken_connection(status: &Status) -> Error {
     }
     let message = format!("connection lost: {}", status.message());
     Error { kind: ErrorKind::RetryElsewhere, reason: Reason::OutcomeUnknown, message }
+}
+
+/// Whether a server has refused the connection because it has no TLS (`runtime/src/tls/handshake.rs`).
+fn requires_tls(error: &(dyn std::error::Error + 'static)) -> bool {
+    let reason = error.downcast_ref::<h2::Error>().and_then(h2::Error::reason);
+    reason == Some(h2::Reason::INADEQUATE_SECURITY)
 }
 
 /// Whether the request was certainly not processed: it was never sent, or the server has refused it in its shutdown. RFC

@@ -12,6 +12,7 @@
 //!     tasks            a tree of named tasks with an owner that stops and joins them
 //!   blocking           bounded thread pools for calls that wait for a disk
 //!   call_stream        small calls as messages of one gRPC stream
+//!   tls                certificates from files, handshakes, and the role of the other end
 //!   peer               which connections are those of other servers
 //!   serve              a gRPC server on a listener, stopped with its tasks
 //!   resource_counter   reservations of a bounded resource
@@ -38,6 +39,7 @@ pub mod rng;
 pub mod serve;
 pub mod step;
 pub mod tasks;
+pub mod tls;
 pub mod units;
 pub mod watchdog;
 
@@ -51,6 +53,7 @@ pub use rng::Rng;
 pub use serve::{ConnectionInfo, Protocol, ServeOptions, serve};
 pub use step::{Step, StepObserver, Steps};
 pub use tasks::Tasks;
+pub use tls::{Security, Tls};
 pub use watchdog::{PollWatch, Watchdog};
 
 /// The interfaces to the machine that a component needs; cheap to clone.

@@ -1,7 +1,8 @@
 //! The network interface: TCP here, a simulated network through the same [`Network`] trait.
 //!
 //! Addresses are `host:port` text, resolved by the network at each connect. A [`Connection`] is a boxed byte stream: one
-//! virtual call per read or write, far below the cost of the system call.
+//! virtual call per read or write, far below the cost of the system call. With [`Tls`] a channel opens it on each connection, and a listener
+//! requires it.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -23,6 +24,7 @@ use tonic::transport::{Channel, Endpoint};
 use tracing::warn;
 
 use crate::peer::PREAMBLE;
+use crate::tls::{self, PEER_HANDSHAKE_TIMEOUT, Security, Tls};
 
 /// Timeout of a connect attempt.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -74,9 +76,12 @@ pub trait Network: Send + Sync + fmt::Debug {
     fn connect(&self, address: String) -> BoxFuture<'_, io::Result<Connection>>;
 }
 
-/// A network; cheap to clone.
+/// A network, with TLS on it or without; cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Net(Arc<dyn Network>);
+pub struct Net {
+    network: Arc<dyn Network>,
+    tls: Option<Tls>,
+}
 
 impl Net {
     /// The machine's TCP.
@@ -88,23 +93,45 @@ impl Net {
     /// Any other network, such as a simulated one.
     #[must_use]
     pub fn custom(network: Arc<dyn Network>) -> Self {
-        Self(network)
+        Self { network, tls: None }
+    }
+
+    /// The same network: its listeners and channels use TLS. [`Self::connect`] does not.
+    #[must_use]
+    pub fn with_tls(self, tls: Tls) -> Self {
+        Self { tls: Some(tls), ..self }
+    }
+
+    /// The same network without TLS.
+    #[must_use]
+    pub fn without_tls(&self) -> Self {
+        Self { tls: None, ..self.clone() }
+    }
+
+    /// The TLS of its listeners and channels, if they use it.
+    #[must_use]
+    pub const fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
     }
 
     /// Binds `address` (`host:port`, port 0: any free one).
     ///
     /// # Errors
-    /// The network's error, such as an address in use.
+    /// The network's error, such as an address in use; `InvalidInput` when there is TLS without the certificate of a server.
     pub async fn listen(&self, address: &str) -> io::Result<Listener> {
-        self.0.listen(address.to_owned()).await
+        if let Some(tls) = &self.tls {
+            tls.check_server().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        }
+        let listener = self.network.listen(address.to_owned()).await?;
+        Ok(Listener { tls: self.tls.clone(), ..listener })
     }
 
-    /// Opens a connection to `address` (`host:port`).
+    /// Opens a connection to `address` (`host:port`), never with TLS.
     ///
     /// # Errors
     /// The network's error; `TimedOut` after [`CONNECT_TIMEOUT`].
     pub async fn connect(&self, address: &str) -> io::Result<Connection> {
-        let attempt = self.0.connect(address.to_owned());
+        let attempt = self.network.connect(address.to_owned());
         tokio::time::timeout(CONNECT_TIMEOUT, attempt)
             .await
             .unwrap_or_else(|_elapsed| Err(io::Error::new(io::ErrorKind::TimedOut, "connect timed out")))
@@ -130,10 +157,14 @@ impl Net {
     #[must_use]
     pub fn channel_of(&self, origin: Origin, address: &str, windows: Windows) -> Channel {
         let connector = Connector { net: self.clone(), address: address.to_owned(), origin };
-        // The connector ignores the URI and uses `address`; the URI is only the `:authority` of requests.
-        Endpoint::from_shared(format!("http://{address}"))
+        let (scheme, timeout) = match &self.tls {
+            Some(_tls) => ("https", CONNECT_TIMEOUT.saturating_add(PEER_HANDSHAKE_TIMEOUT)),
+            None => ("http", CONNECT_TIMEOUT),
+        };
+        // The connector ignores the URI and uses `address`; the URI is only the `:scheme` and the `:authority` of requests.
+        Endpoint::from_shared(format!("{scheme}://{address}"))
             .unwrap_or_else(|_invalid| Endpoint::from_static("http://invalid.invalid"))
-            .connect_timeout(CONNECT_TIMEOUT)
+            .connect_timeout(timeout)
             .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
             .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
             .keep_alive_while_idle(true)
@@ -164,8 +195,12 @@ impl tower::Service<Uri> for Connector {
         let (net, address, origin) = (self.net.clone(), self.address.clone(), self.origin);
         Box::pin(async move {
             let mut connection = net.connect(&address).await?;
+            if let Some(tls) = &net.tls {
+                connection = tls::connect(tls, &address, origin, connection).await?;
+            }
             if origin == Origin::Peer {
                 connection.write_all(PREAMBLE).await?;
+                connection.flush().await?;
             }
             Ok(TokioIo::new(connection))
         })
@@ -178,18 +213,35 @@ pub struct Connection {
     peer: Option<SocketAddr>,
     /// What is read before the stream.
     unread: Bytes,
+    security: Security,
 }
 
 impl Connection {
     /// Wraps a network's stream; `peer` is for logs.
     #[must_use]
     pub fn new(stream: impl ByteStream + 'static, peer: Option<SocketAddr>) -> Self {
-        Self { stream: Box::pin(stream), peer, unread: Bytes::new() }
+        Self { stream: Box::pin(stream), peer, unread: Bytes::new(), security: Security::Plain }
     }
 
     /// The same connection, from which `unread` is read before anything else.
     pub(crate) fn with_unread(self, unread: Bytes) -> Self {
         Self { unread, ..self }
+    }
+
+    /// What has been read and will be read again.
+    pub(crate) const fn unread(&self) -> &Bytes {
+        &self.unread
+    }
+
+    /// The same connection, secured in this way.
+    pub(crate) fn with_security(self, security: Security) -> Self {
+        Self { security, ..self }
+    }
+
+    /// How it is secured, and who is at its other end.
+    #[must_use]
+    pub const fn security(&self) -> &Security {
+        &self.security
     }
 
     /// The peer's address, if the network knows it.
@@ -250,9 +302,11 @@ impl Connected for Connection {
     }
 }
 
-/// A bound address with its incoming connections: a stream that never ends and never fails.
+/// A bound address with its incoming connections: a stream that never ends and never fails. The connections are as the network accepts them:
+/// [`crate::serve()`] completes the handshakes of TLS.
 pub struct Listener {
     address: SocketAddr,
+    tls: Option<Tls>,
     incoming: Pin<Box<dyn Stream<Item = io::Result<Connection>> + Send>>,
 }
 
@@ -260,7 +314,13 @@ impl Listener {
     /// Wraps a network's listener. `incoming` must handle failed accepts itself.
     #[must_use]
     pub fn new(address: SocketAddr, incoming: impl Stream<Item = io::Result<Connection>> + Send + 'static) -> Self {
-        Self { address, incoming: Box::pin(incoming) }
+        Self { address, tls: None, incoming: Box::pin(incoming) }
+    }
+
+    /// The TLS that its connections must use, if any.
+    #[must_use]
+    pub const fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
     }
 
     /// The bound address with the actual port.

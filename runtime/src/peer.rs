@@ -6,26 +6,35 @@
 //! it, so every HTTP client is served.
 //!
 //! ```text
-//!   accepted --> Openings: first bytes --+-- the preamble --------------------------------------------> peer
+//!   accepted --> (handshake) --> Openings: first bytes
+//!                                        +-- the preamble --------------------------------------------> peer
 //!                                        +-- other bytes, silence, too many connections that wait ----> public
 //!                                        +-- end of the stream ---------------------------------------> dropped
 //! ```
 //!
 //! The preamble proves nothing, any program can write it, and it gives no right. Limits of calls and of memory count connections of both
-//! sorts alike. With TLS, a protocol name of ALPN (RFC 7301) can make the same distinction.
+//! sorts alike. With TLS the handshake comes first, and the preamble is inside; rights come from the certificate ([`crate::tls`]). A
+//! handshake that fails, takes too long, or is displaced by newer connections ends its connection. No handshake waits for another one.
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use crate::net::{Connection, Origin};
+use crate::serve::Protocol;
+use crate::tls::{HANDSHAKE_RECORD, Refusal, Tls, end_tls};
 
 /// The first bytes of a connection of a peer. No HTTP/2 preface (RFC 9113, section 3.4), no TLS record and no usual HTTP/1 method begins like it.
 /// A server that does not know it refuses the connection at once.
@@ -74,6 +83,83 @@ impl Opening {
     }
 }
 
+/// What connections must begin with: the TLS of their port, and its HTTP versions.
+#[derive(Clone, Debug)]
+pub(crate) struct Entrance {
+    /// `None`: there is no TLS.
+    pub(crate) tls: Option<Tls>,
+    pub(crate) protocol: Protocol,
+    pub(crate) refusals: Refusals,
+}
+
+impl Entrance {
+    /// The connection inside of TLS, if the port has it; `None` when it has ended or was refused.
+    async fn secure(&self, connection: Connection, displaced: &CancellationToken) -> Option<Connection> {
+        let Some(tls) = &self.tls else { return Some(connection) };
+        let peer = connection.peer();
+        let accepted = tokio::select! {
+            biased;
+            accepted = tls.accept(self.protocol, connection) => accepted,
+            () = displaced.cancelled() => {
+                let error = io::Error::other("too many handshakes at once: this one was the oldest");
+                Err(Refusal::Failed(error))
+            }
+        };
+        match accepted {
+            Ok(connection) => Some(connection),
+            Err(Refusal::Ended) => None,
+            Err(refusal) => {
+                self.refusals.report(peer, &refusal);
+                None
+            }
+        }
+    }
+
+    /// Determines the origin of a connection; `None` when it has ended or was refused.
+    async fn admit(&self, connection: Connection, displaced: &CancellationToken) -> Option<(Origin, Connection)> {
+        let connection = self.secure(connection, displaced).await?;
+        let (origin, connection) = identify(connection, displaced).await?;
+        if self.tls.is_none() && connection.unread().first() == Some(&HANDSHAKE_RECORD) {
+            tokio::select! {
+                () = end_tls(connection) => {}
+                () = displaced.cancelled() => {}
+            }
+            return None;
+        }
+        Some((origin, connection))
+    }
+}
+
+/// The log of refused connections: anybody can cause one, so it has a line per [`REPORT_INTERVAL`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Refusals(Arc<Mutex<Reported>>);
+
+#[derive(Debug, Default)]
+struct Reported {
+    last: Option<Instant>,
+    /// Refusals since then without a line.
+    unreported: u64,
+}
+
+/// See [`Refusals`].
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+
+impl Refusals {
+    fn report(&self, peer: Option<SocketAddr>, refusal: &Refusal) {
+        let now = Instant::now();
+        let mut reported = self.0.lock();
+        if reported.last.is_some_and(|last| now.saturating_duration_since(last) < REPORT_INTERVAL) {
+            reported.unreported = reported.unreported.saturating_add(1);
+            return;
+        }
+        let others = std::mem::take(&mut reported.unreported);
+        reported.last = Some(now);
+        drop(reported);
+        let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
+        warn!(peer, others, error = %refusal, "TLS connection refused");
+    }
+}
+
 /// Determines the origin of a connection; `None` when it ends before. It counts as public after [`SILENCE`], and when `displaced` is
 /// cancelled.
 async fn identify(connection: Connection, displaced: &CancellationToken) -> Option<(Origin, Connection)> {
@@ -88,9 +174,10 @@ async fn identify(connection: Connection, displaced: &CancellationToken) -> Opti
 }
 
 /// Connections whose origins are not known yet, at most `max` of them. When there are more, the one that has waited longest counts as
-/// public, so that silent connections cannot keep peers out.
+/// public, so that silent connections cannot keep peers out. In a handshake of TLS, it ends instead.
 pub(crate) struct Openings {
     max: usize,
+    entrance: Entrance,
     waiting: FuturesUnordered<BoxFuture<'static, Option<(Origin, Connection)>>>,
     /// One for each in the order of their arrival, and some of those whose origin is known meanwhile. Cancelled: it is known, or shall not be waited for.
     displaced: VecDeque<CancellationToken>,
@@ -98,8 +185,8 @@ pub(crate) struct Openings {
 
 impl Openings {
     /// No connections.
-    pub(crate) fn new(max: usize) -> Self {
-        Self { max, waiting: FuturesUnordered::new(), displaced: VecDeque::new() }
+    pub(crate) fn new(max: usize, entrance: Entrance) -> Self {
+        Self { max, entrance, waiting: FuturesUnordered::new(), displaced: VecDeque::new() }
     }
 
     /// Adds a connection that was accepted.
@@ -114,9 +201,10 @@ impl Openings {
         }
         let displaced = CancellationToken::new();
         self.displaced.push_back(displaced.clone());
+        let entrance = self.entrance.clone();
         self.waiting.push(Box::pin(async move {
             let _known = displaced.clone().drop_guard();
-            identify(connection, &displaced).await
+            entrance.admit(connection, &displaced).await
         }));
     }
 
@@ -134,9 +222,12 @@ impl Openings {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncWriteExt, DuplexStream};
-    use tokio::time::Instant;
 
     use super::*;
+
+    fn plain() -> Entrance {
+        Entrance { tls: None, protocol: Protocol::Http2, refusals: Refusals::default() }
+    }
 
     /// The two ends of a connection, of which at most `bytes` are under way.
     fn pipe(bytes: usize) -> (DuplexStream, Connection) {
@@ -189,7 +280,7 @@ mod tests {
     async fn a_connection_that_ends_before_its_origin_is_known_is_dropped() {
         assert_eq!(sent(b"", 64).await, None);
         assert_eq!(sent(&PREAMBLE[..12], 1).await, None);
-        let mut openings = Openings::new(4);
+        let mut openings = Openings::new(4, plain());
         let (client, connection) = pipe(64);
         openings.push(connection);
         drop(client);
@@ -215,7 +306,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn silent_connections_are_bounded_and_keep_no_peer_out() {
         let started = Instant::now();
-        let mut openings = Openings::new(2);
+        let mut openings = Openings::new(2, plain());
         let mut silent = Vec::new();
         for number in 0..4 {
             let (client, connection) = tokio::io::duplex(64);

@@ -21,9 +21,10 @@ use tracing::{debug, warn};
 use crate::net::{
     CONNECTION_WINDOW_BYTES, Connection, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT, Listener, Origin, STREAM_WINDOW_BYTES,
 };
-use crate::peer::Openings;
+use crate::peer::{Entrance, Openings, Refusals};
 use crate::resource_counter::ResourceCounter;
 use crate::tasks::Tasks;
+use crate::tls::Security;
 
 /// HTTP versions that a server accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -58,7 +59,8 @@ pub const PEER_STREAMS_MAX: u32 = 4_096;
 /// Calls of a connection that are cancelled before the server has seen them; one more, and HTTP/2 closes the connection with all its calls
 /// (CVE-2023-44487). The usual 20 are fewer than an overloaded server finds when it reads a connection again: its callers give up together.
 const CANCELLED_MAX: usize = 1_024;
-/// Connections that have been accepted and have not sent their first bytes. One more makes the oldest of them a public one.
+/// Connections that have been accepted and have not sent their first bytes, or are in a handshake. One more makes the oldest of them a public
+/// one, or ends its handshake.
 const OPENINGS_MAX: usize = 1_024;
 /// Connections that wait to be taken by their server, which spawns a task for each at once.
 const HANDED_OVER_MAX: usize = 64;
@@ -88,7 +90,7 @@ impl ServeOptions {
     }
 }
 
-/// Serves `routes` on `listener` until `tasks` is stopped; returns immediately.
+/// Serves `routes` on `listener` until `tasks` is stopped; returns immediately. With TLS, if the listener's network has it.
 ///
 /// Public connections and those of peers have a server of their own, with the same routes: the limit of streams is sent when a connection begins.
 pub fn serve(tasks: &Tasks, listener: Listener, routes: Routes, options: ServeOptions) {
@@ -107,12 +109,18 @@ pub fn serve(tasks: &Tasks, listener: Listener, routes: Routes, options: ServeOp
         sender
     };
     let (public, peers) = (start(options.public_streams_max), start(options.peer_streams_max));
-    tasks.spawn_until_stopped("accept", accept(listener, public, peers));
+    let entrance = Entrance { tls: listener.tls().cloned(), protocol: options.protocol, refusals: Refusals::default() };
+    tasks.spawn_until_stopped("accept", accept(listener, entrance, public, peers));
 }
 
 /// Accepts connections, and hands each to the server of its sort once its sort is known.
-async fn accept(mut listener: Listener, public: mpsc::Sender<Connection>, peers: mpsc::Sender<Connection>) {
-    let mut openings = Openings::new(OPENINGS_MAX);
+async fn accept(
+    mut listener: Listener,
+    entrance: Entrance,
+    public: mpsc::Sender<Connection>,
+    peers: mpsc::Sender<Connection>,
+) {
+    let mut openings = Openings::new(OPENINGS_MAX, entrance);
     loop {
         let (origin, connection) = tokio::select! {
             biased;
@@ -141,6 +149,8 @@ async fn accept(mut listener: Listener, public: mpsc::Sender<Connection>, peers:
 pub struct ConnectionInfo {
     /// The peer's address, for logs.
     pub peer: Option<SocketAddr>,
+    /// How the connection is secured, and who has been proved to be at its other end.
+    pub security: Security,
     /// Resources that the requests of this connection use. The services define the unit.
     pub usage: ResourceCounter,
     /// Bytes of responses that are prepared for this connection and not sent, of the services that count them.
@@ -160,7 +170,12 @@ impl KillableConnection {
     fn new(connection: Connection, killed: &CancellationToken) -> Self {
         let close = killed.child_token();
         let closed = Box::pin(close.clone().cancelled_owned());
-        let info = ConnectionInfo { peer: connection.peer(), close, ..ConnectionInfo::default() };
+        let info = ConnectionInfo {
+            peer: connection.peer(),
+            security: connection.security().clone(),
+            close,
+            ..ConnectionInfo::default()
+        };
         Self { connection, closed, info }
     }
 

@@ -12,7 +12,7 @@
 //! - `log_writer` writes the commit log: a thread, or a task of a simulation;
 //! - `import_client` sends a tablet that moves to the leader of its new group;
 //! - `metadata_writer` updates METADATA after changes of tablets;
-//! - `local_servers` connects the servers of one process.
+//! - `local_servers` connects the servers of one process, `members_only` keeps others from the services between servers.
 
 pub mod capacity;
 pub mod clock_comparison;
@@ -29,6 +29,7 @@ mod import_client;
 pub mod local_servers;
 pub mod log_writer;
 pub mod maintenance;
+mod members_only;
 pub mod metadata_writer;
 pub mod raft;
 pub mod registration;

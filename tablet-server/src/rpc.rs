@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::deadline;
+use crate::members_only::TabletCallers;
 use crate::raft::RaftCounters;
 use crate::response_budget::ReadAccount;
 use crate::tablet::handler::TabletHandler;
@@ -148,13 +149,20 @@ pub struct LocateService {
     directory: ChubbyDirectory,
     log: CommitLog,
     raft: Arc<RaftCounters>,
+    callers: TabletCallers,
 }
 
 impl LocateService {
-    /// Serves the directory's content, and the counters of the log and of the replication.
+    /// Serves the directory's content, and the counters of the log and of the replication. Callers who may not call the service of tablets
+    /// learn of no table.
     #[must_use]
-    pub const fn new(directory: ChubbyDirectory, log: CommitLog, raft: Arc<RaftCounters>) -> Self {
-        Self { directory, log, raft }
+    pub(crate) const fn new(
+        directory: ChubbyDirectory,
+        log: CommitLog,
+        raft: Arc<RaftCounters>,
+        callers: TabletCallers,
+    ) -> Self {
+        Self { directory, log, raft, callers }
     }
 }
 
@@ -165,7 +173,7 @@ fn master_to_proto(master: ActiveMaster) -> record::Master {
 
 #[tonic::async_trait]
 impl Locate for LocateService {
-    async fn cluster(&self, _request: Request<ClusterRequest>) -> Result<Response<ClusterReply>, Status> {
+    async fn cluster(&self, request: Request<ClusterRequest>) -> Result<Response<ClusterReply>, Status> {
         let missing = || {
             let message = "the cluster has not started: it is waiting for a master or for tablet servers";
             status::to_status(&Error::new(ebla_model::Reason::NoLeader, message))
@@ -173,14 +181,15 @@ impl Locate for LocateService {
         let cluster = self.directory.cluster().ok_or_else(missing)?;
         let master = self.directory.master().map(master_to_proto);
         let (last_master, lost) = self.directory.last_master().unzip();
-        let tables = self
-            .directory
-            .schemas()
+        let may_call = self.callers.include(request.extensions());
+        let schemas = if may_call { self.directory.schemas() } else { Vec::new() };
+        let tables = schemas
             .into_iter()
             .map(|schema| TableName { name: schema.name.as_str().to_owned(), table: schema.table.get() });
+        let root = self.directory.root_tablet().filter(|_root| may_call);
         Ok(Response::new(ClusterReply {
             cluster: cluster.to_bytes().to_vec().into(),
-            root: self.directory.root_tablet().as_ref().map(convert::descriptor_to_proto),
+            root: root.as_ref().map(convert::descriptor_to_proto),
             servers: self.directory.servers(),
             master,
             tables: tables.collect(),

@@ -35,6 +35,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 use tonic::service::Routes;
+use tonic::service::interceptor::InterceptedService;
 use tracing::{error, info, warn};
 
 use crate::capacity::Capacity;
@@ -47,6 +48,7 @@ use crate::drain::{self, DrainOutcome};
 use crate::front::{self, FrontConfig};
 use crate::log_writer;
 use crate::maintenance::{self, MaintenanceLimits};
+use crate::members_only::{TabletCallers, members_only, tablet_callers};
 use crate::metadata_writer::MetadataWriter;
 use crate::raft::{AddressBook, BlockingPools, GroupReplica, Network, NetworkOptions};
 use crate::registration::{self, Registration, RegistrationStatus};
@@ -375,14 +377,20 @@ impl Services {
                 .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let tablets = WithResponseBudget::new(tablets, ReadService::Tablets, self.front.responses.clone());
         let tablets = WithArrival::new(tablets, runtime.clock.clone());
+        let callers = if self.front.access.is_some() { TabletCallers::Trusted } else { TabletCallers::All };
+        let tablets = InterceptedService::new(tablets, tablet_callers(callers));
+        let control = ControlServer::new(self.control)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let routes = Routes::new(tablets)
-            .add_service(LocateServer::new(LocateService::new(self.directory, self.log, self.network.counters())))
-            .add_service(
-                ControlServer::new(self.control)
-                    .max_decoding_message_size(MESSAGE_BYTES_MAX)
-                    .max_encoding_message_size(MESSAGE_BYTES_MAX),
-            )
-            .add_service(self.network.service());
+            .add_service(LocateServer::new(LocateService::new(
+                self.directory,
+                self.log,
+                self.network.counters(),
+                callers,
+            )))
+            .add_service(InterceptedService::new(control, members_only))
+            .add_service(InterceptedService::new(self.network.service(), members_only));
         serve(&runtime.tasks, listener, front::add_services(routes, self.front)?, ServeOptions::default());
         Ok(())
     }

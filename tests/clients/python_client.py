@@ -1,6 +1,8 @@
 """What a program that uses Google's Python client does, sync and async, against one address.
 
-Usage: python_client.py HOST:PORT TABLE   (the table must not exist; it is made and removed)
+Usage: python_client.py HOST:PORT TABLE [CA]   (the table must not exist; it is made and removed)
+
+With the file of a CA the client uses TLS, as with Google's service; without it, the variable of the emulator.
 
 Each step prints its name; the first difference ends the program with the reason and exit code 1. The client itself is
 the published package, unchanged: nothing of it is part of this project.
@@ -11,14 +13,22 @@ import os
 import sys
 
 ENDPOINT, TABLE = sys.argv[1], sys.argv[2]
-os.environ["BIGTABLE_EMULATOR_HOST"] = ENDPOINT
+CA = sys.argv[3] if len(sys.argv) > 3 else None
+if CA:
+    os.environ.pop("BIGTABLE_EMULATOR_HOST", None)
+    os.environ["GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"] = CA
+else:
+    os.environ["BIGTABLE_EMULATOR_HOST"] = ENDPOINT
 
 from google.api_core import exceptions  # noqa: E402
+from google.api_core.client_options import ClientOptions  # noqa: E402
+from google.auth.credentials import AnonymousCredentials  # noqa: E402
 from google.cloud import bigtable  # noqa: E402
 from google.cloud.bigtable import data  # noqa: E402
 from google.cloud.bigtable.data import mutations, read_modify_write_rules, row_filters  # noqa: E402
 
 PROJECT, INSTANCE = "dev", "dev"
+TLS = {"credentials": AnonymousCredentials(), "client_options": ClientOptions(api_endpoint=ENDPOINT)} if CA else {}
 
 
 def check(name, got, wanted):
@@ -54,7 +64,8 @@ def large_sizes(row):
 
 
 def make_table():
-    client = bigtable.Client(project=PROJECT, admin=True)
+    admin = {"admin_client_options": TLS["client_options"]} if CA else {}
+    client = bigtable.Client(project=PROJECT, admin=True, **TLS, **admin)
     instance = client.instance(INSTANCE)
     table = instance.table(TABLE)
     table.create(initial_split_keys=[b"row-3", b"row-6"], column_families={"f": None, "n": None})
@@ -71,7 +82,7 @@ def make_table():
 
 
 def sync_client():
-    with data.BigtableDataClient(project=PROJECT) as client, client.get_table(INSTANCE, TABLE) as table:
+    with data.BigtableDataClient(project=PROJECT, **TLS) as client, client.get_table(INSTANCE, TABLE) as table:
         # write and read
         table.mutate_row("row-1", set_cell(b"one"))
         check("read back", cells(table.read_row("row-1")), [("f", b"q", b"one")])
@@ -161,7 +172,7 @@ def sync_client():
 
 
 async def async_client():
-    async with data.BigtableDataClientAsync(project=PROJECT) as client:
+    async with data.BigtableDataClientAsync(project=PROJECT, **TLS) as client:
         async with client.get_table(INSTANCE, TABLE) as table:
             await asyncio.gather(*[table.mutate_row(f"async-{n:02}", set_cell(b"%d" % n)) for n in range(20)])
             query = data.ReadRowsQuery(row_ranges=[data.RowRange("async-", "async.")])

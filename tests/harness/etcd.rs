@@ -29,6 +29,8 @@ const READY_TIMEOUT: Duration = Duration::from_secs(90);
 const HTTP_TIMEOUT: Duration = Duration::from_secs(3);
 const CLIENT_PORT: u16 = 2379;
 const PEER_PORT: u16 = 2380;
+/// Health and metrics without TLS, if clients must use it.
+const METRICS_PORT: u16 = 2381;
 
 /// The source of the etcd program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +97,8 @@ impl From<io::Error> for Skip {
 pub struct EtcdCluster {
     members: Vec<Child>,
     hosts: Vec<String>,
+    /// Folder with `ca.crt` and the certificate of each member: clients must use TLS and have a certificate too.
+    certificates: Option<PathBuf>,
     clock: Clock,
     // Dropped last: the network and the folder outlive the processes in them.
     _folder: Option<TempDir>,
@@ -110,13 +114,14 @@ impl EtcdCluster {
     pub async fn start(members: usize, build: Build) -> Result<Self, Skip> {
         let network = Loopback::claim()?;
         let folder = tempfile::Builder::new().prefix("ebla-etcd-").tempdir()?;
-        let mut cluster = Self::start_at(&network, folder.path(), folder.path(), members, build).await?;
+        let mut cluster = Self::start_at(&network, folder.path(), folder.path(), members, build, None).await?;
         cluster._folder = Some(folder);
         cluster._network = Some(network);
         Ok(cluster)
     }
 
-    /// Starts `members` at `network` with their folders in `data` and their logs in `logs`.
+    /// Starts `members` at `network` with their folders in `data` and their logs in `logs`. With `certificates`, a folder with `ca.crt` and
+    /// `etcd-N.crt` and `etcd-N.key` of each, clients must use TLS.
     ///
     /// # Errors
     /// `NotFound` when the build is not installed; `TimedOut` with the logs' ends when there is no leader.
@@ -126,10 +131,18 @@ impl EtcdCluster {
         logs: &Path,
         members: usize,
         build: Build,
+        certificates: Option<&Path>,
     ) -> io::Result<Self> {
         let program = build.program().map_err(|skip| io::Error::new(io::ErrorKind::NotFound, skip))?;
         let hosts: Vec<_> = (0..members).map(|member| network.host(Node::Etcd(member))).collect();
-        let mut cluster = Self { members: Vec::new(), hosts, clock: Clock::system(), _folder: None, _network: None };
+        let mut cluster = Self {
+            members: Vec::new(),
+            hosts,
+            certificates: certificates.map(Path::to_path_buf),
+            clock: Clock::system(),
+            _folder: None,
+            _network: None,
+        };
         for member in 0..members {
             let mut command = network.prefix(Node::Etcd(member));
             command.push(program.display().to_string());
@@ -146,7 +159,7 @@ impl EtcdCluster {
         let all = self.hosts.iter().enumerate().map(|(number, host)| format!("m{number}={}", peer(host)));
         let all = all.collect::<Vec<_>>().join(",");
         let host = self.hosts.get(member).cloned().unwrap_or_default();
-        let (client, own) = (format!("http://{host}:{CLIENT_PORT}"), peer(&host));
+        let (client, own) = (self.endpoint(&host), peer(&host));
         let data = folder.join(format!("etcd-{member}")).display().to_string();
         let name = format!("m{member}");
         let pairs = [
@@ -160,13 +173,34 @@ impl EtcdCluster {
             ("--initial-cluster-state", "new"),
             ("--log-level", "warn"),
         ];
-        pairs.iter().map(|(flag, value)| format!("{flag}={value}")).collect()
+        let mut arguments: Vec<_> = pairs.iter().map(|(flag, value)| format!("{flag}={value}")).collect();
+        if let Some(folder) = &self.certificates {
+            let file = |name: String| folder.join(name).display().to_string();
+            arguments.extend([
+                format!("--cert-file={}", file(format!("etcd-{member}.crt"))),
+                format!("--key-file={}", file(format!("etcd-{member}.key"))),
+                format!("--trusted-ca-file={}", file("ca.crt".to_owned())),
+                "--client-cert-auth".to_owned(),
+                format!("--listen-metrics-urls=http://{host}:{METRICS_PORT}"),
+            ]);
+        }
+        arguments
     }
 
-    /// `http://H:P` of every member, in order; the same over restarts.
+    fn endpoint(&self, host: &str) -> String {
+        let scheme = if self.certificates.is_some() { "https" } else { "http" };
+        format!("{scheme}://{host}:{CLIENT_PORT}")
+    }
+
+    /// The port of health and metrics.
+    fn metrics_port(&self) -> u16 {
+        if self.certificates.is_some() { METRICS_PORT } else { CLIENT_PORT }
+    }
+
+    /// `http://H:P`, or `https://H:P`, of every member, in order; the same over restarts.
     #[must_use]
     pub fn endpoints(&self) -> Vec<String> {
-        self.hosts.iter().map(|host| format!("http://{host}:{CLIENT_PORT}")).collect()
+        self.hosts.iter().map(|host| self.endpoint(host)).collect()
     }
 
     /// Number of members, running or not.
@@ -224,9 +258,9 @@ impl EtcdCluster {
     /// # Errors
     /// `TimedOut` after 90 s, or `Other` when a member ended by itself; both with the log's end.
     pub async fn wait_ready(&mut self) -> io::Result<()> {
-        let started = self.clock.monotonic();
+        let (started, port) = (self.clock.monotonic(), self.metrics_port());
         for (member, host) in self.members.iter_mut().zip(&self.hosts) {
-            while member.id().is_some() && !is_healthy(host).await {
+            while member.id().is_some() && !is_healthy(host, port).await {
                 if let Some(status) = member.ended() {
                     return Err(member.failure(io::ErrorKind::Other, &format!("exited with {status}")));
                 }
@@ -242,7 +276,7 @@ impl EtcdCluster {
     /// The leader, if a member reports it.
     pub async fn leader(&self) -> Option<usize> {
         for (member, host) in self.hosts.iter().enumerate() {
-            let answer = http_get(host, "/metrics").await.unwrap_or_default();
+            let answer = http_get(host, self.metrics_port(), "/metrics").await.unwrap_or_default();
             if answer.lines().any(|line| line == "etcd_server_is_leader 1") {
                 return Some(member);
             }
@@ -258,14 +292,14 @@ impl EtcdCluster {
 }
 
 /// etcd's health check is a quorum read: true means that the leader was reached.
-async fn is_healthy(host: &str) -> bool {
-    http_get(host, "/health").await.is_ok_and(|answer| answer.contains(r#""health":"true""#))
+async fn is_healthy(host: &str, port: u16) -> bool {
+    http_get(host, port, "/health").await.is_ok_and(|answer| answer.contains(r#""health":"true""#))
 }
 
 /// Sends an HTTP GET with a timeout; returns the response with its headers.
-async fn http_get(host: &str, path: &str) -> io::Result<String> {
+async fn http_get(host: &str, port: u16, path: &str) -> io::Result<String> {
     let question = async {
-        let mut stream = TcpStream::connect((host, CLIENT_PORT)).await?;
+        let mut stream = TcpStream::connect((host, port)).await?;
         stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n").as_bytes()).await?;
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).await?;

@@ -67,6 +67,11 @@ pub struct Plan {
     pub replicas: Option<u8>,
     /// More options of the masters' command lines.
     pub master_options: Vec<String>,
+    /// More options of the tablet servers' command lines.
+    pub server_options: Vec<String>,
+    /// Folder with `ca.crt`, and `NODE.crt` and `NODE.key` of each node: every connection uses TLS. The runtime of the test must trust that
+    /// CA.
+    pub certificates: Option<PathBuf>,
 }
 
 impl Plan {
@@ -87,6 +92,8 @@ impl Plan {
             repair_grace: None,
             replicas: None,
             master_options: Vec::new(),
+            server_options: Vec::new(),
+            certificates: None,
         }
     }
 
@@ -140,7 +147,8 @@ impl<S: NodeNetwork> ProcessCluster<S> {
         let copy = folder.path().join("ebla");
         fs::copy(&plan.program, &copy)?;
         plan.program = copy;
-        let etcd = EtcdCluster::start_at(&network, &data, &logs, plan.etcd, plan.build).await?;
+        let etcd =
+            EtcdCluster::start_at(&network, &data, &logs, plan.etcd, plan.build, plan.certificates.as_deref()).await?;
         let runtime = runtime.child("processes");
         // They are started after the cluster that stores their table.
         let mounttables = std::mem::take(&mut plan.mounttables);
@@ -241,16 +249,18 @@ impl<S: NodeNetwork> ProcessCluster<S> {
         }
         if is_master {
             line.extend(release.master_options.iter().cloned());
+        } else {
+            line.extend(self.plan.server_options.iter().cloned());
         }
-        // The addresses of a namespace are not loopback, but they are isolated.
-        line.push("--insecure".to_owned());
+        line.extend(self.security(node));
         line
     }
 
     fn start_mounttable(&self, number: usize) -> io::Result<Child> {
         let node = Node::Mounttable(number);
         let mut line = self.network.prefix(node);
-        line.extend([self.plan.program.display().to_string(), "mounttable".to_owned(), "--insecure".to_owned()]);
+        line.extend([self.plan.program.display().to_string(), "mounttable".to_owned()]);
+        line.extend(self.security(node));
         line.extend(NAMES.split_whitespace().map(str::to_owned));
         // Each uses another tablet server as its entry point.
         let cluster =
@@ -261,6 +271,17 @@ impl<S: NodeNetwork> ProcessCluster<S> {
             line.extend([flag.to_owned(), value]);
         }
         Child::start(&node.to_string(), line, &self.log(node))
+    }
+
+    /// The options of TLS, or of its absence: the addresses of a namespace are not loopback, but they are isolated.
+    fn security(&self, node: Node) -> Vec<String> {
+        let Some(folder) = &self.plan.certificates else { return vec!["--insecure".to_owned()] };
+        let files = [
+            ("--tls-ca", "ca.crt".to_owned()),
+            ("--tls-cert", format!("{node}.crt")),
+            ("--tls-key", format!("{node}.key")),
+        ];
+        files.iter().flat_map(|(flag, file)| [(*flag).to_owned(), folder.join(file).display().to_string()]).collect()
     }
 
     fn log(&self, node: Node) -> PathBuf {

@@ -20,8 +20,16 @@ use crate::{Error, LeaseId};
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The delay after no member could be reached.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
-/// The scheme of an endpoint.
-const SCHEME: &str = "http://";
+/// The scheme of an endpoint without TLS, and that of one with TLS.
+const SCHEMES: [(&str, Transport); 2] = [("http://", Transport::Plain), ("https://", Transport::Tls)];
+
+/// How a member is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Transport {
+    Plain,
+    /// With the certificate and the CAs of this process.
+    Tls,
+}
 
 /// Whether a call may be retried although an earlier attempt may have succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,23 +64,32 @@ pub(super) struct Members {
 struct MemberEndpoint {
     /// `host:port`.
     address: String,
+    transport: Transport,
     /// Created at the first call, because a channel needs a running runtime.
     member: OnceCell<Member>,
 }
 
 impl MemberEndpoint {
     fn parse(text: &str) -> Result<Self, Error> {
-        let address = text.strip_prefix(SCHEME).map(|rest| rest.strip_suffix('/').unwrap_or(rest));
-        let port = address.and_then(|address| address.rsplit_once(':')).filter(|(host, _port)| !host.is_empty());
-        match (address, port.map(|(_host, port)| port.parse::<u16>())) {
-            (Some(address), Some(Ok(_))) if !address.contains('/') => {
-                Ok(Self { address: address.to_owned(), member: OnceCell::new() })
+        let strip = |(scheme, transport)| Some((text.strip_prefix(scheme)?, transport));
+        let invalid =
+            || Error::Invalid(format!("{text:?} is not an etcd endpoint: write http://HOST:PORT or https://HOST:PORT"));
+        let (rest, transport) = SCHEMES.into_iter().find_map(strip).ok_or_else(invalid)?;
+        let address = rest.strip_suffix('/').unwrap_or(rest);
+        let port = address.rsplit_once(':').filter(|(host, _port)| !host.is_empty());
+        match port.map(|(_host, port)| port.parse::<u16>()) {
+            Some(Ok(_)) if !address.contains('/') => {
+                Ok(Self { address: address.to_owned(), transport, member: OnceCell::new() })
             }
-            _ => Err(Error::Invalid(format!("{text:?} is not an etcd endpoint: write {SCHEME}HOST:PORT"))),
+            _ => Err(invalid()),
         }
     }
 
     async fn member(&self, net: &Net) -> Result<Member, Status> {
+        let net = match self.transport {
+            Transport::Plain => net.without_tls(),
+            Transport::Tls => net.clone(),
+        };
         self.member.get_or_try_init(|| Member::new(net.channel(&self.address))).await.cloned()
     }
 }
@@ -83,6 +100,11 @@ impl Members {
         let members = endpoints.iter().map(|text| MemberEndpoint::parse(text)).collect::<Result<Vec<_>, _>>()?;
         if members.is_empty() {
             return Err(Error::Invalid("no etcd endpoint was given".to_owned()));
+        }
+        if runtime.net.tls().is_none() && members.iter().any(|member| member.transport == Transport::Tls) {
+            let message =
+                "an etcd endpoint begins with https://, so the CA of its certificate is needed: --tls-ca FILE";
+            return Err(Error::Invalid(message.to_owned()));
         }
         Ok(Self { members, preferred: AtomicUsize::new(0), runtime })
     }
@@ -201,7 +223,9 @@ mod tests {
 
     #[test]
     fn malformed_endpoints_are_rejected_and_valid_ones_need_no_running_member() {
-        for bad in ["", "127.0.0.1:2379", "https://h:1", "http://h", "http://:1", "http://h:x", "http://h:1/path"] {
+        for bad in
+            ["", "127.0.0.1:2379", "https://h", "https://h:1", "http://h", "http://:1", "http://h:x", "http://h:1/path"]
+        {
             assert!(matches!(members(&["http://h:1", bad]), Err(Error::Invalid(_))), "{bad:?}");
         }
         assert!(matches!(members(&[]), Err(Error::Invalid(_))));

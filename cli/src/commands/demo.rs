@@ -57,7 +57,7 @@ const SHOWN: u64 = 5;
 pub async fn run(demo: Demo, runtime: Runtime) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
     let Some(running) = up::start(&demo.up, &mut signals, &runtime).await? else { return Ok(()) };
-    let outcome = match up::announce(&demo.up, &running) {
+    let outcome = match up::announce(&demo.up, &running, &runtime) {
         Ok(()) => signals.unless_signalled(load_and_query(&demo, &running, &runtime)).await,
         Err(failure) => Some(Err(failure)),
     };

@@ -9,10 +9,10 @@ use super::Arguments;
 const GROUPS: [(&str, &[&str]); 8] = [
     ("Run", &["up", "demo", "master", "tablet-server", "mounttable"]),
     ("Inspect", &["status", "wait", "server", "tablet", "group", "meta"]),
+    ("Secure", &["cert", "iam"]),
     ("Upgrade", &["cluster"]),
     ("Repair", &["check", "recover"]),
     ("Data", &["table", "family", "row", "load"]),
-    ("Access", &["iam"]),
     ("Names", &["mt"]),
     ("Test", &["bench", "verify"]),
 ];
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn help_shows_the_groups_and_each_command_once() {
         let shown = grouped(Arguments::command()).render_help().to_string();
-        for title in ["Run:", "Inspect:", "Upgrade:", "Data:", "Names:", "Test:", "Other:", "Options:"] {
+        for title in ["Run:", "Inspect:", "Secure:", "Upgrade:", "Data:", "Names:", "Test:", "Other:", "Options:"] {
             assert_eq!(shown.lines().filter(|line| *line == title).count(), 1, "{title} in\n{shown}");
         }
         assert!(shown.contains("\n  row            Read and write rows\n"), "{shown}");

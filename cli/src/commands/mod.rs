@@ -5,6 +5,7 @@
 //! `--instance`. `--timeout` bounds each of these commands as a whole.
 
 pub mod bench;
+pub mod cert;
 pub mod check;
 pub mod cluster;
 mod connectivity;
@@ -49,6 +50,7 @@ use futures::future::LocalBoxFuture;
 
 use crate::address::Addresses;
 use crate::output::{Failure, Format};
+use crate::tls::TlsArguments;
 
 /// Default address: `up` listens there, and commands connect to it.
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:8086";
@@ -67,6 +69,9 @@ pub struct Arguments {
     /// change of tables]
     #[arg(long, global = true, env = "EBLA_TIMEOUT", value_name = "DURATION", value_parser = parse_timeout)]
     pub timeout: Option<HumanDuration>,
+    /// The files of TLS.
+    #[command(flatten)]
+    pub tls: TlsArguments,
 }
 
 /// Warnings, and the master's events for operators: servers lost and returned, replicas missing and repaired.
@@ -250,6 +255,8 @@ pub enum Command {
     Meta(meta::Meta),
     #[command(subcommand)]
     Cluster(cluster::Cluster),
+    #[command(subcommand)]
+    Cert(cert::Cert),
     Check(check::Check),
     Recover(recover::Recover),
     Mounttable(mounttable::Mounttable),
@@ -278,7 +285,7 @@ pub fn run(arguments: Arguments) -> LocalBoxFuture<'static, Result<(), Failure>>
 }
 
 async fn dispatch(arguments: Arguments) -> Result<(), Failure> {
-    let runtime = Runtime::system("ebla");
+    let runtime = secured(Runtime::system("ebla"), &arguments)?;
     match arguments.timeout.map(HumanDuration::get) {
         Some(timeout) if !arguments.command.serves() => {
             let clock = runtime.clock.clone();
@@ -293,6 +300,21 @@ async fn dispatch(arguments: Arguments) -> Result<(), Failure> {
         }
         _ => Box::pin(execute(arguments.command, runtime)).await,
     }
+}
+
+/// The runtime with the TLS of the arguments, if there is any. Its files are watched until the process ends.
+fn secured(runtime: Runtime, arguments: &Arguments) -> Result<Runtime, Failure> {
+    // The files may be the ones that shall be made.
+    if matches!(arguments.command, Command::Cert(_)) {
+        return Ok(runtime);
+    }
+    let Some(tls) = arguments.tls.open(&runtime.clock)? else { return Ok(runtime) };
+    if arguments.command.serves() {
+        tls.check_server().map_err(|error| Failure::usage(error.to_string()))?;
+    }
+    tls.watch(&runtime.tasks);
+    let net = runtime.net.clone().with_tls(tls);
+    Ok(Runtime { net, ..runtime })
 }
 
 fn timed_out(timeout: Duration) -> Failure {
@@ -319,6 +341,7 @@ async fn execute(command: Command, runtime: Runtime) -> Result<(), Failure> {
         Command::Group(group) => Box::pin(group::run(group, runtime)).await,
         Command::Meta(meta) => Box::pin(meta::run(meta, runtime)).await,
         Command::Cluster(cluster) => Box::pin(cluster::run(cluster, runtime)).await,
+        Command::Cert(cert) => cert::run(&cert, &runtime),
         Command::Check(check) => Box::pin(check::run(check, runtime)).await,
         Command::Recover(recover) => Box::pin(recover::run(recover, runtime)).await,
         Command::Mounttable(server) => Box::pin(mounttable::run(server, runtime)).await,

@@ -21,7 +21,7 @@ use serde_json::json;
 use super::mt::to_failure;
 use crate::address::Addresses;
 use crate::output::Failure;
-use crate::process::{self, Listen, Signals};
+use crate::process::{self, Exposure, Listen, Signals};
 
 /// The superuser of the mounttable of [`Mounttable::beside`], which accepts any claimed identity.
 const OPERATOR: &str = "admin";
@@ -158,7 +158,7 @@ pub async fn run(command: Mounttable, runtime: Runtime) -> Result<(), Failure> {
     let listen = listen.into_iter().filter_map(|(option, address)| Some(Listen { option, address: address? }));
     let listen: Vec<_> = listen.collect();
     for Listen { address, .. } in &listen {
-        process::check_exposure(address, command.insecure.into())?;
+        process::check_exposure(address, Exposure::from(command.insecure).with_tls_of(&runtime.net))?;
     }
     if let Some(file) = &command.ready_file {
         process::check_ready(file)?;
@@ -168,7 +168,7 @@ pub async fn run(command: Mounttable, runtime: Runtime) -> Result<(), Failure> {
     let Some(server) = signals.unless_signalled(starting).await.transpose()? else {
         return Ok(());
     };
-    let announced = announce(&command, &server);
+    let announced = announce(&command, &server, &runtime);
     if announced.is_ok() {
         signals.next().await;
     }
@@ -177,7 +177,7 @@ pub async fn run(command: Mounttable, runtime: Runtime) -> Result<(), Failure> {
 }
 
 /// Reports that the process is ready: writes the ready file and a line on stderr.
-fn announce(command: &Mounttable, server: &Server) -> Result<(), Failure> {
+fn announce(command: &Mounttable, server: &Server, runtime: &Runtime) -> Result<(), Failure> {
     if let Some(file) = &command.ready_file {
         let mut ready = json!({"role": "mounttable", "address": server.address(), "pid": std::process::id()});
         if let (Some(address), Some(ready)) = (server.http_address(), ready.as_object_mut()) {
@@ -191,9 +191,13 @@ fn announce(command: &Mounttable, server: &Server) -> Result<(), Failure> {
         (true, false) => "all calls are refused",
     };
     let storage = command.cluster.as_ref().map_or_else(|| "memory".to_owned(), |cluster| cluster.list().join(", "));
-    let http = server.http_address().map(|address| format!(" and http://{address}")).unwrap_or_default();
+    let (scheme, security) = match runtime.net.tls() {
+        Some(_tls) => ("https", "TLS"),
+        None => ("http", "no TLS"),
+    };
+    let http = server.http_address().map(|address| format!(" and {scheme}://{address}")).unwrap_or_default();
     eprintln!(
-        "ebla {}   mounttable at {}{http}   stored in {storage}   no TLS; {callers}",
+        "ebla {}   mounttable at {}{http}   stored in {storage}   {security}; {callers}",
         env!("CARGO_PKG_VERSION"),
         server.address()
     );

@@ -14,12 +14,12 @@ use serde_json::Value;
 
 use super::mt;
 use crate::output::Failure;
-use crate::process::{self, Listen};
+use crate::process::{self, Exposure, Listen};
 
 /// Options of a process of a cluster.
 #[derive(Clone, Debug, clap::Args)]
 pub struct NodeArguments {
-    /// etcd's client addresses, separated by commas: http://HOST:PORT
+    /// etcd's client addresses, separated by commas: http://HOST:PORT, or https://HOST:PORT with --tls-ca
     #[arg(long, value_name = "URL,…", env = "EBLA_ETCD", value_delimiter = ',', required = true, value_parser = process::etcd_url)]
     pub etcd: Vec<String>,
     /// Where to listen; port 0 takes a free one
@@ -70,7 +70,7 @@ impl NodeArguments {
     /// # Errors
     /// What is wrong and what to do.
     pub async fn prepare(&self, runtime: &Runtime) -> Result<SharedChubby, Failure> {
-        process::check_exposure(&self.listen, self.insecure.into())?;
+        process::check_exposure(&self.listen, Exposure::from(self.insecure).with_tls_of(&runtime.net))?;
         process::check_reachable(&self.listen, self.advertise.as_deref())?;
         if let Some(file) = &self.ready_file {
             process::check_ready(file)?;
@@ -99,7 +99,7 @@ impl NodeArguments {
     ) -> Result<(), Failure> {
         *published = self.publish(&announcement.name, announcement.address, runtime).await?;
         registration.await;
-        self.announce(&announcement)?;
+        self.announce(&announcement, runtime)?;
         std::future::pending().await
     }
 
@@ -121,15 +121,15 @@ impl NodeArguments {
     }
 
     /// Reports that the process is ready: writes the ready file and a line on stderr.
-    fn announce(&self, Announcement { process, address, ready, .. }: &Announcement<'_>) -> Result<(), Failure> {
+    fn announce(
+        &self,
+        Announcement { process, address, ready, .. }: &Announcement<'_>,
+        runtime: &Runtime,
+    ) -> Result<(), Failure> {
         if let Some(file) = &self.ready_file {
             process::write_ready(file, ready)?;
         }
-        let security = if self.insecure {
-            "no TLS, no authentication (--insecure)"
-        } else {
-            "no TLS, no authentication: loopback only"
-        };
+        let security = Exposure::from(self.insecure).described(&runtime.net);
         eprintln!(
             "ebla {}   {process} at {address}   data {}   {security}",
             env!("CARGO_PKG_VERSION"),

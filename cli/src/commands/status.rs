@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{ClusterArguments, given_timeout, server, unreachable};
 use crate::output::{self, Failure, Format, Table};
+use crate::process::ClusterSecurity;
 use crate::snapshot::{ClusterSnapshot, fetch};
 use crate::verdict::{Level, Verdict, evaluate};
 
@@ -37,9 +38,11 @@ pub struct Status {
 pub async fn run(status: Status, runtime: Runtime) -> Result<(), Failure> {
     let snapshot = snapshot(&status.cluster, &runtime).await?;
     let verdict = evaluate(&snapshot);
+    let addresses = snapshot.servers.iter().filter_map(|one| one.address.as_deref()).chain(snapshot.master.as_deref());
+    let security = ClusterSecurity::of(&runtime.net, addresses);
     match status.cluster.output {
-        Format::Json => output::print_json(&to_json(&snapshot, &verdict)),
-        Format::Table => output::print(&render(&snapshot, &verdict)),
+        Format::Json => output::print_json(&to_json(&snapshot, &verdict, security)),
+        Format::Table => output::print(&render(&snapshot, &verdict, security)),
     }
     if status.exit_code && verdict.level != Level::Healthy {
         return Err(Failure { message: String::new(), code: verdict.level.exit_code() });
@@ -61,13 +64,14 @@ pub async fn snapshot(cluster: &ClusterArguments, runtime: &Runtime) -> Result<C
     }
 }
 
-fn render(snapshot: &ClusterSnapshot, verdict: &Verdict) -> String {
+fn render(snapshot: &ClusterSnapshot, verdict: &Verdict, security: ClusterSecurity) -> String {
     let mut facts = vec![format!("cluster {}", snapshot.cluster.as_deref().unwrap_or("unknown")), master(snapshot)];
     facts.push(format!("tables {}", or_unknown(snapshot.tables)));
     facts.push(tablets(snapshot));
     if let Some(health) = &snapshot.health {
         facts.push(format!("replicas {}/{} live", health.replicas_live, health.replicas_wanted));
     }
+    facts.push(security.described().to_owned());
     let mut table =
         Table::new(&["SERVER", "ADDRESS", "STATE", "REPLICAS", "LEADS", "SIZE", "LOG", "DISK FREE", "FILES", "MEMORY"]);
     for one in &snapshot.servers {
@@ -123,7 +127,7 @@ fn or_unknown(count: Option<u64>) -> String {
     count.map_or_else(|| "unknown".to_owned(), |count| count.to_string())
 }
 
-fn to_json(snapshot: &ClusterSnapshot, verdict: &Verdict) -> Value {
+fn to_json(snapshot: &ClusterSnapshot, verdict: &Verdict, security: ClusterSecurity) -> Value {
     let health = snapshot.health.as_ref();
     let shortages = health.map(|health| {
         let one = |short: &ebla_proto::operate::Shortage| {
@@ -139,6 +143,7 @@ fn to_json(snapshot: &ClusterSnapshot, verdict: &Verdict) -> Value {
     json!({
         "verdict": verdict.level.name(),
         "reasons": verdict.reasons,
+        "security": security.name(),
         "cluster": snapshot.cluster,
         "master": snapshot.master,
         "master_epoch": snapshot.master_epoch,

@@ -68,13 +68,19 @@ pub struct AccessArguments {
     #[arg(long, value_name = "FILE", env = "EBLA_TOKEN_KEYS", requires_all = ["token_issuer", "token_audience", "administrators"])]
     pub token_keys: Option<PathBuf>,
     /// Issuer of tokens: their `iss`
-    #[arg(long, value_name = "URL", env = "EBLA_TOKEN_ISSUER")]
+    #[arg(long, value_name = "URL", env = "EBLA_TOKEN_ISSUER", requires = "token_keys")]
     pub token_issuer: Option<String>,
     /// Audience of tokens for this cluster: their `aud`
-    #[arg(long, value_name = "NAME", env = "EBLA_TOKEN_AUDIENCE")]
+    #[arg(long, value_name = "NAME", env = "EBLA_TOKEN_AUDIENCE", requires = "token_keys")]
     pub token_audience: Option<String>,
-    /// Callers who may do everything, separated by commas: subject:SUB, user:EMAIL or group:NAME
-    #[arg(long, value_name = "IDENTITY,…", env = "EBLA_ADMINISTRATORS", value_delimiter = ',')]
+    /// Callers who may do everything, separated by commas: subject:SUB, user:EMAIL, group:NAME or certificate:NAME
+    #[arg(
+        long,
+        value_name = "IDENTITY,…",
+        env = "EBLA_ADMINISTRATORS",
+        value_delimiter = ',',
+        requires = "token_keys"
+    )]
     pub administrators: Vec<Member>,
     /// File to which records of admin calls and refusals are appended [default: the log of the process, target ebla::audit]
     #[arg(long, value_name = "FILE", requires = "token_keys")]

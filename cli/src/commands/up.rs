@@ -6,8 +6,8 @@ use std::time::Duration;
 use ebla_client::Client;
 use ebla_master::health::Health;
 use ebla_mounttable_server::server::Server;
-use ebla_runtime::Runtime;
 use ebla_runtime::units::ByteSize;
+use ebla_runtime::{Net, Runtime};
 use serde_json::{Value, json};
 
 use super::DEFAULT_ADDRESS;
@@ -15,7 +15,7 @@ use super::merges::MergeArguments;
 use super::mounttable::{self, Mounttable};
 use crate::local::{LocalCluster, LocalConfig};
 use crate::output::{self, Failure, Format};
-use crate::process::{self, DataFolder, Listen, Signals};
+use crate::process::{self, DataFolder, Exposure, Listen, Signals};
 
 /// Replicas of a tablet when there are enough servers.
 const REPLICAS_MAX: usize = 3;
@@ -123,7 +123,7 @@ impl Running {
 pub async fn run(up: Up, runtime: Runtime) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
     let Some(running) = start(&up, &mut signals, &runtime).await? else { return Ok(()) };
-    let mut served = announce(&up, &running);
+    let mut served = announce(&up, &running, &runtime);
     if served.is_ok() {
         served = tokio::select! {
             () = signals.next() => Ok(()),
@@ -148,7 +148,7 @@ pub async fn start(up: &Up, signals: &mut Signals, runtime: &Runtime) -> Result<
     };
     let addresses = addresses(up, &listen);
     for Listen { address, .. } in &addresses {
-        process::check_exposure(address, up.insecure.into())?;
+        process::check_exposure(address, Exposure::from(up.insecure).with_tls_of(&runtime.net))?;
     }
     if let Some(file) = &up.ready_file {
         process::check_ready(file)?;
@@ -210,7 +210,7 @@ async fn serve_names(up: &Up, cluster: &LocalCluster, runtime: &Runtime) -> Resu
 ///
 /// # Errors
 /// When the ready file cannot be written.
-pub fn announce(up: &Up, running: &Running) -> Result<(), Failure> {
+pub fn announce(up: &Up, running: &Running, runtime: &Runtime) -> Result<(), Failure> {
     let ready = ready_object(running);
     if let Some(file) = &up.ready_file {
         process::write_ready(file, &ready)?;
@@ -218,7 +218,7 @@ pub fn announce(up: &Up, running: &Running) -> Result<(), Failure> {
     if up.output == Format::Json {
         output::print(&format!("{ready}\n"));
     }
-    eprint!("{}", ready_block(up, running));
+    eprint!("{}", ready_block(up, running, &runtime.net));
     Ok(())
 }
 
@@ -240,7 +240,7 @@ fn ready_object(running: &Running) -> Value {
     ready
 }
 
-fn ready_block(up: &Up, running: &Running) -> String {
+fn ready_block(up: &Up, running: &Running, net: &Net) -> String {
     let addresses = running.cluster.addresses();
     let first = addresses.first().map_or("", String::as_str);
     let folder = running.cluster.folder();
@@ -253,7 +253,12 @@ fn ready_block(up: &Up, running: &Running) -> String {
         running.took.as_secs_f64(),
         count = addresses.len(),
     );
-    block.push_str(&format!("  Bigtable API   {first}     export BIGTABLE_EMULATOR_HOST={first}\n"));
+    let (scheme, clients) = match net.tls() {
+        // The variable of the emulator means a connection without TLS.
+        Some(tls) => ("https", format!("export EBLA_TLS_CA={}", tls.files().ca.display())),
+        None => ("http", format!("export BIGTABLE_EMULATOR_HOST={first}")),
+    };
+    block.push_str(&format!("  Bigtable API   {first}     {clients}\n"));
     if addresses.len() > 1 {
         block.push_str(&format!("  Other servers  {}\n", addresses.get(1..).unwrap_or_default().join("  ")));
     }
@@ -261,7 +266,7 @@ fn ready_block(up: &Up, running: &Running) -> String {
         block
             .push_str(&format!("  Mounttable     {address}     export MT_ROOT={address}\n", address = names.address()));
         if let Some(address) = names.http_address() {
-            block.push_str(&format!("  Names (HTTP)   {address}     curl http://{address}/v1/openapi.json\n"));
+            block.push_str(&format!("  Names (HTTP)   {address}     curl {scheme}://{address}/v1/openapi.json\n"));
         }
     }
     block.push_str(
@@ -270,10 +275,10 @@ fn ready_block(up: &Up, running: &Running) -> String {
          ebla meta lookup web com.cnn.www\n\n",
     );
     block.push_str(&writes(addresses.len().min(REPLICAS_MAX), running.health.as_ref()));
-    block.push_str(if up.insecure {
-        " No TLS, no authentication (--insecure).\n"
-    } else {
-        " No TLS, no authentication: use it on loopback only.\n"
+    block.push_str(match (net.tls(), up.insecure) {
+        (Some(_tls), _) => " TLS, no authentication of users.\n",
+        (None, true) => " No TLS, no authentication (--insecure).\n",
+        (None, false) => " No TLS, no authentication: use it on loopback only.\n",
     });
     block.push_str("  Ctrl-C drains and stops. Help: ebla help\n");
     block

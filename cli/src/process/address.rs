@@ -4,11 +4,12 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr};
 
 use ebla_model::error::{Error, Reason};
+use ebla_runtime::Net;
 
 use crate::output::Failure;
 
-/// Prefix of etcd's addresses.
-const ETCD_SCHEME: &str = "http://";
+/// Prefixes of etcd's addresses.
+const ETCD_SCHEMES: [&str; 2] = ["http://", "https://"];
 
 /// Parses an argument `HOST:PORT`. An IPv6 address is in brackets.
 ///
@@ -21,19 +22,20 @@ pub fn host_port(text: &str) -> Result<String, String> {
     }
 }
 
-/// Parses an argument `http://HOST:PORT`, an address of etcd.
+/// Parses an argument `http://HOST:PORT` or `https://HOST:PORT`, an address of etcd.
 ///
 /// # Errors
 /// What is wrong, and an example.
 pub fn etcd_url(text: &str) -> Result<String, String> {
-    let fault = match text.strip_prefix(ETCD_SCHEME) {
+    let fault = match ETCD_SCHEMES.iter().find_map(|scheme| text.strip_prefix(scheme)) {
         Some(rest) => fault(rest.strip_suffix('/').unwrap_or(rest)),
-        None if text.starts_with("https://") => Some("TLS to etcd is not supported".to_owned()),
-        None => Some(format!("it does not begin with {ETCD_SCHEME}")),
+        None => Some("it does not begin with http:// or https://".to_owned()),
     };
     match fault {
         None => Ok(text.to_owned()),
-        Some(fault) => Err(format!("{fault}; expected {ETCD_SCHEME}HOST:PORT, for example http://127.0.0.1:2379")),
+        Some(fault) => {
+            Err(format!("{fault}; expected http://HOST:PORT or https://HOST:PORT, for example http://127.0.0.1:2379"))
+        }
     }
 }
 
@@ -61,8 +63,29 @@ fn fault(text: &str) -> Option<String> {
 pub enum Exposure {
     /// Loopback only: on other addresses anyone could read and write, because there is no TLS and no authentication.
     Loopback,
-    /// Any address; the option `--insecure`.
+    /// Any address: there is TLS, or the option `--insecure`.
     Any,
+}
+
+impl Exposure {
+    /// The same, or any address if this network has TLS.
+    #[must_use]
+    pub fn with_tls_of(self, net: &Net) -> Self {
+        if net.tls().is_some() { Self::Any } else { self }
+    }
+
+    /// How the connections of a process are secured, for people.
+    pub fn described(self, net: &Net) -> String {
+        match (net.tls(), self) {
+            (Some(tls), _) => {
+                let identity =
+                    tls.identity().map_or_else(|| "without a role".to_owned(), |identity| format!("as {identity}"));
+                format!("TLS {identity}, no authentication of users")
+            }
+            (None, Self::Any) => "no TLS, no authentication (--insecure)".to_owned(),
+            (None, Self::Loopback) => "no TLS, no authentication: loopback only".to_owned(),
+        }
+    }
 }
 
 impl From<bool> for Exposure {
@@ -81,7 +104,7 @@ pub fn check_exposure(listen: &str, allowed: Exposure) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::usage(format!(
-        "{listen} is not a loopback address, and there is no TLS and no authentication: add --insecure if you trust everybody on the network"
+        "{listen} is not a loopback address, and there is no TLS and no authentication: give the files of TLS (--tls-ca, --tls-cert, --tls-key; `ebla cert` makes them), or add --insecure if you trust everybody on the network"
     )))
 }
 
@@ -142,6 +165,46 @@ fn cannot_listen(Listen { option, address }: Listen<'_>, error: &std::io::Error)
     Error::new(Reason::FailedPrecondition, format!("cannot listen on {address}: {advice}")).into()
 }
 
+/// How the connections to a cluster are secured, as a client of it can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClusterSecurity {
+    /// TLS.
+    Tls,
+    /// No TLS; all servers are on this machine's loopback addresses.
+    Loopback,
+    /// No TLS, and servers on other addresses: `--insecure`.
+    Insecure,
+}
+
+impl ClusterSecurity {
+    /// That of a cluster whose servers have these addresses, when it answers on this network.
+    pub fn of<'a>(net: &Net, mut addresses: impl Iterator<Item = &'a str>) -> Self {
+        match net.tls() {
+            Some(_tls) => Self::Tls,
+            None if addresses.all(is_loopback) => Self::Loopback,
+            None => Self::Insecure,
+        }
+    }
+
+    /// For people.
+    pub const fn described(self) -> &'static str {
+        match self {
+            Self::Tls => "TLS",
+            Self::Loopback => "no TLS: loopback only",
+            Self::Insecure => "INSECURE: no TLS (--insecure)",
+        }
+    }
+
+    /// For programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tls => "tls",
+            Self::Loopback => "loopback",
+            Self::Insecure => "insecure",
+        }
+    }
+}
+
 fn host(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']'])
 }
@@ -182,11 +245,11 @@ mod tests {
 
     #[test]
     fn malformed_etcd_addresses_are_refused_with_an_example() {
-        for valid in ["http://127.0.0.1:2379", "http://etcd-1:2379/", "http://[::1]:2379"] {
+        for valid in ["http://127.0.0.1:2379", "http://etcd-1:2379/", "http://[::1]:2379", "https://etcd-1:2379"] {
             assert_eq!(etcd_url(valid).as_deref(), Ok(valid));
         }
         for (bad, fault) in [
-            ("https://etcd-1:2379", "TLS to etcd is not supported"),
+            ("https://etcd-1", "the port is missing"),
             ("etcd-1:2379", "does not begin with http://"),
             ("http://etcd-1", "the port is missing"),
             ("http://etcd-1:2379/v3", "a path"),
@@ -210,6 +273,13 @@ mod tests {
         assert_eq!(twice.map_err(|refused| refused.code), Err(5));
         // An address reserved for documentation (RFC 5737).
         assert_eq!(check_free(&[listen("192.0.2.1:0")]).await.map_err(|refused| refused.code), Err(5));
+    }
+
+    #[test]
+    fn a_cluster_without_tls_is_insecure_unless_all_its_servers_are_on_loopback() {
+        let of = |addresses: &[&str]| ClusterSecurity::of(&Net::tcp(), addresses.iter().copied());
+        assert_eq!(of(&["127.0.0.1:8086", "localhost:8087"]), ClusterSecurity::Loopback);
+        assert_eq!(of(&["127.0.0.1:8086", "10.0.0.1:8086"]), ClusterSecurity::Insecure);
     }
 
     #[test]

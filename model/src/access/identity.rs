@@ -93,14 +93,6 @@ impl Identity {
         Self { name, others: others.into_iter().collect() }
     }
 
-    /// The same caller, who is `name` too.
-    #[must_use]
-    pub fn with(&self, name: Member) -> Self {
-        let mut more = self.clone();
-        more.others.insert(name);
-        more
-    }
-
     /// The name for records: one caller, one name.
     #[must_use]
     pub const fn name(&self) -> &Member {

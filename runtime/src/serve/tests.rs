@@ -1,4 +1,6 @@
-//! Servers on real connections of both sorts.
+//! Servers on real connections of both sorts; with TLS in [`tls`].
+
+mod tls;
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -63,6 +65,10 @@ struct Fixture {
 
 impl Fixture {
     async fn start(options: ServeOptions) -> Self {
+        Self::start_on(Net::tcp(), options).await
+    }
+
+    async fn start_on(net: Net, options: ServeOptions) -> Self {
         let tasks = Tasks::new("test");
         let held = Held {
             arrived: Arc::new(Semaphore::new(0)),
@@ -70,7 +76,7 @@ impl Fixture {
             in_progress: ResourceCounter::default(),
             peak: Arc::default(),
         };
-        let listener = Net::tcp().listen("127.0.0.1:0").await.unwrap();
+        let listener = net.listen("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().to_string();
         serve(&tasks, listener, Routes::new(held.clone()), options);
         Self { tasks, held, address }

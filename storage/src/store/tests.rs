@@ -36,6 +36,12 @@ fn reopened(store: GroupStore) -> GroupStore {
     GroupStore::open(&dir, &shared()).unwrap()
 }
 
+/// After a graceful stop, which flushes.
+fn restarted(store: GroupStore) -> GroupStore {
+    store.flush().unwrap();
+    reopened(store)
+}
+
 fn cell(row: &str, family: u32, qualifier: &str, micros: i64) -> Vec<u8> {
     codec::encode_parts(row.as_bytes(), FamilyId::new(family), qualifier.as_bytes(), Micros::new(micros))
 }
@@ -137,7 +143,7 @@ fn cells_and_meta_are_there_after_a_restart() {
     let store = new_store(&dir);
     store.write(&Batch::new()).unwrap();
     store.write(&numbered(1, b"v")).unwrap();
-    let store = reopened(store);
+    let store = restarted(store);
     assert_eq!(applied_in(&store), Some(applied(1)));
     assert_eq!(store.view().get_cell(&cell("row00000001", 1, "q", 1)).unwrap().unwrap()[1..], b"v"[..]);
     let mut batch = Batch::new();

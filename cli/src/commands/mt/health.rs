@@ -130,7 +130,7 @@ struct HealthReply {
 
 async fn check_grpc(service: &str, address: &str, net: &Net) -> Result<(), String> {
     const SERVING: i32 = 1;
-    let mut client = tonic::client::Grpc::new(net.channel(address));
+    let mut client = tonic::client::Grpc::new(net.without_tls().channel(address));
     client.ready().await.map_err(|error| error.to_string())?;
     let path = PathAndQuery::from_static("/grpc.health.v1.Health/Check");
     let codec = ProstCodec::<HealthRequest, HealthReply>::default();

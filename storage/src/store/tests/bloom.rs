@@ -31,7 +31,7 @@ fn filled(options: &str) -> (TempDir, GroupStore) {
     store.write(&batch).unwrap();
     store.flush().unwrap();
     // A read behind all rows puts index and filter into the cache, and no block of cells.
-    let store = reopened(store);
+    let store = restarted(store);
     let behind = column(4 * ROWS, b"q");
     let upper = codec::prefix_end(&behind);
     assert_eq!(store.view().scan(&ScanPlan::new(&behind, upper.as_deref())).unwrap().count(), 0);

@@ -143,7 +143,7 @@ impl Pair {
             Step::Relocate(bytes) => _ = self.store().relocate(bytes).unwrap(),
             Step::Flush => self.store().flush().unwrap(),
             Step::Reopen => {
-                let store = reopened(self.store.take().unwrap());
+                let store = restarted(self.store.take().unwrap());
                 self.open(store);
             }
             Step::Crash => {
@@ -253,7 +253,7 @@ fn separated() -> (TempDir, GroupStore) {
 #[test]
 fn a_read_of_one_family_reads_no_block_of_another_group() {
     let (_dir, store) = separated();
-    let store = reopened(store);
+    let store = restarted(store);
     let (lower, upper) = codec::range_bounds(&stored_range(TableId::new(TABLES[0]), &KeyRange::all()));
     let count = |number: u32, tier: ReadTier| {
         let families = BTreeSet::from([family(number)]);
@@ -272,7 +272,7 @@ fn the_cells_of_a_table_that_is_gone_are_still_found() {
     let mut wanted = everything_in_lg0();
     wanted.remove(&TableId::new(TABLES[0]));
     store.place_tables(wanted).unwrap();
-    let store = reopened(store);
+    let store = restarted(store);
     let (lower, upper) = codec::range_bounds(&stored_range(TableId::new(TABLES[0]), &KeyRange::all()));
     let cells = store.view().cells(&lower, upper.as_deref(), Direction::Forward).unwrap().map(Result::unwrap).count();
     assert_eq!(cells, 200, "those in the other column family too");
@@ -328,7 +328,7 @@ fn options_of_groups_are_accepted_by_the_engine() {
         while store.relocate(100_000).unwrap() == Relocation::More {}
         assert_eq!(store.view().cells(b"", None, Direction::Forward).unwrap().count(), 500, "{text}");
     }
-    let store = reopened(store);
+    let store = restarted(store);
     assert_eq!(store.view().cells(b"", None, Direction::Forward).unwrap().map(Result::unwrap).count(), 500);
     assert_eq!(
         store.cell_families.read().len(),

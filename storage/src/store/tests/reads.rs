@@ -210,7 +210,7 @@ fn a_cache_only_read_of_an_uncached_block_is_an_error() {
     (1..=200).for_each(|index| store.write(&numbered(index, &[9; 1000])).unwrap());
     let row = "row00000100";
     assert_eq!(read_row(&store, row, ReadTier::BlockCache).unwrap(), 1, "a memtable is memory");
-    let store = reopened(store);
+    let store = restarted(store);
     assert!(matches!(read_row(&store, row, ReadTier::BlockCache), Err(StoreError::NotCached)));
     assert_eq!(read_row(&store, row, ReadTier::All).unwrap(), 1);
     assert_eq!(read_row(&store, row, ReadTier::BlockCache).unwrap(), 1, "now it is cached");

@@ -14,6 +14,9 @@ use tonic::codegen::http::uri::PathAndQuery;
 use super::audit::Decision;
 use super::{AccessControl, Caller, Enforced, KnownCaller, denied};
 
+/// The most permissions that a call tests.
+const PERMISSIONS_MAX: usize = 100;
+
 /// A call that its caller may make. Only this module makes it, and the master's client takes nothing else.
 #[derive(Debug)]
 pub(in crate::front) struct AuthorizedCall {
@@ -333,7 +336,15 @@ fn need_for_policies(method: &str, message: &Bytes) -> Result<Need, Error> {
                 Need::Table(name, Permission::SetTablePolicy, Families::Change(vec![family.as_str().to_owned()]))
             }
         }),
-        "TestIamPermissions" => Ok(Need::Test(Box::new(decode(message)?))),
+        "TestIamPermissions" => {
+            let request: iam::TestIamPermissionsRequest = decode(message)?;
+            if request.permissions.len() > PERMISSIONS_MAX {
+                return Err(Error::invalid(format!(
+                    "more than {PERMISSIONS_MAX} permissions: test them in several calls"
+                )));
+            }
+            Ok(Need::Test(Box::new(request)))
+        }
         _ => Ok(Need::Administrator),
     }
 }

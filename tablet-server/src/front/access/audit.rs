@@ -23,6 +23,10 @@ use super::KnownCaller;
 
 /// Records that wait to be written.
 const QUEUE_MAX: usize = 8_192;
+/// The longest text of a record, in bytes; longer ones are cut.
+const TEXT_BYTES_MAX: usize = 512;
+/// The most families of a record.
+const FAMILIES_MAX: usize = 32;
 /// Records that are written together.
 const BATCH_MAX: usize = 256;
 
@@ -143,9 +147,9 @@ impl AuditLog {
             "time_micros": self.clock.wall().get(),
             "identity": caller.map(|caller| caller.identity.name().to_string()),
             "peer": peer,
-            "method": method,
-            "resource": resource,
-            "families": families,
+            "method": shortened(method),
+            "resource": shortened(resource),
+            "families": families.iter().take(FAMILIES_MAX).map(|family| shortened(family)).collect::<Vec<_>>(),
             "decision": decision.name(),
             "request": request,
         });
@@ -153,6 +157,11 @@ impl AuditLog {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
+}
+
+/// The beginning of a text that a caller has sent: records wait in memory.
+fn shortened(text: &str) -> &str {
+    text.get(..text.floor_char_boundary(TEXT_BYTES_MAX)).unwrap_or_default()
 }
 
 /// Where records are written.

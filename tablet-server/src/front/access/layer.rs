@@ -8,6 +8,7 @@ use ebla_model::access::{Identity, Member};
 use ebla_model::{Error, Reason};
 use ebla_proto::status::to_status;
 use ebla_runtime::ConnectionInfo;
+use ebla_runtime::tls::Role;
 use tonic::codegen::{BoxFuture, Service, http};
 use tonic::server::NamedService;
 
@@ -67,14 +68,16 @@ where
     }
 }
 
-/// The identity in the verified client certificate of the connection: `certificate:NAME`. Connections of this release have none.
-const fn certificate_identity<B>(_request: &http::Request<B>) -> Option<Member> {
-    None
+/// The identity in the verified certificate of the connection: `certificate:NAME`, of a user or of a mounttable, which creates its table.
+fn certificate_identity<B>(request: &http::Request<B>) -> Option<Member> {
+    let identity = request.extensions().get::<ConnectionInfo>()?.security.identity()?;
+    let is_caller = matches!(identity.role(), Role::Client | Role::Mounttable);
+    is_caller.then(|| Member::Certificate(identity.name().to_owned()))
 }
 
 impl AccessControl {
     /// The caller of a request with these headers. `certificate`: the name that its connection has proved. With a token the caller is whom
-    /// the token names, and has the name of the certificate too.
+    /// the token names, and only that.
     ///
     /// # Errors
     /// `Unauthenticated` when access control is on and the request has no valid token, nor a certificate.
@@ -105,8 +108,9 @@ impl Enforced {
         certificate: Option<Member>,
     ) -> Result<(std::sync::Arc<Identity>, Option<ebla_model::Micros>), Error> {
         let mut given = headers.get_all(AUTHORIZATION).iter();
-        let (token, certificate) = match (given.next(), given.next(), certificate) {
-            (Some(token), None, certificate) => (token, certificate),
+        let token = match (given.next(), given.next(), certificate) {
+            // The certificate may be that of a proxy, whose rights are none of the user.
+            (Some(token), None, _certificate) => token,
             (None, _, Some(name)) => return Ok((Identity::new(name, []).into(), None)),
             (None, _, None) => return Err(refused("this server needs a token: authorization: Bearer TOKEN")),
             (Some(_), Some(_), _) => return Err(refused("more than one authorization header")),
@@ -116,7 +120,7 @@ impl Enforced {
         let (_scheme, token) = token.ok_or_else(|| refused("the authorization header is not \"Bearer TOKEN\""))?;
         let verified = self.tokens.verify(token.trim())?;
         let expiry = Some(verified.expiry());
-        Ok((certificate.map_or(verified.identity.clone(), |name| verified.identity.with(name).into()), expiry))
+        Ok((verified.identity, expiry))
     }
 }
 

@@ -29,6 +29,7 @@ use ebla_model::{Error, InstanceName, Micros, Reason, TableName};
 use ebla_routing::{ChubbyDirectory, TablePolicies};
 use ebla_runtime::{Clock, Runtime};
 use tonic::Extensions;
+use tracing::warn;
 
 use self::audit::{AuditLog, Decision};
 use self::tokens::TokenVerifier;
@@ -110,6 +111,12 @@ impl AccessControl {
         }
         if administrators.contains(&Member::AllAuthenticatedUsers) {
             return Err(Error::invalid("allAuthenticatedUsers cannot be an administrator"));
+        }
+        if runtime.net.tls().is_none() {
+            warn!(
+                "access control without TLS: tokens can be read on the way, and the services between servers accept everybody who \
+                 reaches them; give the files of TLS (--tls-ca, --tls-cert, --tls-key)"
+            );
         }
         let enforced = Enforced {
             tokens: TokenVerifier::start(tokens, runtime)?,

@@ -73,13 +73,19 @@ pub(super) struct TokenVerifier {
     issuer: String,
     audience: String,
     clock: Clock,
-    /// The keys, and what they have verified: a token must not outlive its key. Held for one operation, or for one verification.
+    /// The keys, and what they have verified: a token must not outlive its key. Held for one operation.
     trusted: RwLock<Trusted>,
 }
 
 struct Trusted {
-    keys: Vec<PublicKey>,
+    keys: Arc<[PublicKey]>,
     verified: HashMap<[u8; 32], VerifiedToken>,
+}
+
+impl Trusted {
+    fn new(keys: Vec<PublicKey>) -> Self {
+        Self { keys: keys.into(), verified: HashMap::new() }
+    }
 }
 
 #[derive(Deserialize)]
@@ -138,7 +144,7 @@ impl TokenVerifier {
     }
 
     fn new(keys: &str, issuer: String, audience: String, clock: Clock) -> Result<Self, Error> {
-        let trusted = RwLock::new(Trusted { keys: keys::parse(keys)?, verified: HashMap::new() });
+        let trusted = RwLock::new(Trusted::new(keys::parse(keys)?));
         Ok(Self { issuer, audience, clock, trusted })
     }
 
@@ -160,8 +166,7 @@ impl TokenVerifier {
 
     /// Trusts these keys instead of the former ones.
     fn replace_keys(&self, file: &str) -> Result<(), Error> {
-        let keys = keys::parse(file)?;
-        *self.trusted.write() = Trusted { keys, verified: HashMap::new() };
+        *self.trusted.write() = Trusted::new(keys::parse(file)?);
         Ok(())
     }
 
@@ -174,10 +179,13 @@ impl TokenVerifier {
             return Err(refused("the token is longer than 8 KiB"));
         }
         let hash: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-        let known = self.trusted.read().verified.get(&hash).cloned();
+        let (known, keys) = {
+            let trusted = self.trusted.read();
+            (trusted.verified.get(&hash).cloned(), Arc::clone(&trusted.keys))
+        };
         let verified = match &known {
             Some(verified) => verified.clone(),
-            None => self.check(token)?,
+            None => self.check(token, &keys)?,
         };
         let now = self.clock.wall();
         if now >= verified.expiry() {
@@ -187,13 +195,17 @@ impl TokenVerifier {
             return Err(refused("the token is not valid yet: check the clocks"));
         }
         if known.is_none() {
-            self.remember(hash, &verified, now);
+            self.remember(hash, &verified, &keys, now);
         }
         Ok(verified)
     }
 
-    fn remember(&self, hash: [u8; 32], verified: &VerifiedToken, now: Micros) {
+    /// Remembers what these keys have verified, if they are still those that are trusted.
+    fn remember(&self, hash: [u8; 32], verified: &VerifiedToken, keys: &Arc<[PublicKey]>, now: Micros) {
         let mut trusted = self.trusted.write();
+        if !Arc::ptr_eq(&trusted.keys, keys) {
+            return;
+        }
         if trusted.verified.len() >= VERIFIED_MAX {
             trusted.verified.retain(|_hash, known| now < known.expiry());
         }
@@ -205,15 +217,14 @@ impl TokenVerifier {
     }
 
     /// Verifies signature, issuer and audience.
-    fn check(&self, token: &str) -> Result<VerifiedToken, Error> {
+    fn check(&self, token: &str, keys: &[PublicKey]) -> Result<VerifiedToken, Error> {
         let header = jsonwebtoken::decode_header(token).map_err(|_| refused("the token is not a signed JWT"))?;
         if header.crit.is_some() {
             return Err(refused("the token has critical header parameters, which this release does not know"));
         }
         let claims = {
-            let trusted = self.trusted.read();
             let named = |key: &&PublicKey| header.kid.is_none() || key.id.is_none() || key.id == header.kid;
-            let mut fitting = trusted.keys.iter().filter(|key| key.algorithm == header.alg).filter(named);
+            let mut fitting = keys.iter().filter(|key| key.algorithm == header.alg).filter(named);
             let claims = fitting.find_map(|key| signed_claims(token, key));
             claims.ok_or_else(|| {
                 refused(

@@ -216,10 +216,21 @@ fn a_remembered_token_expires_and_their_number_is_bounded() {
     assert!(refusal(&verifier, &good).contains("expired"));
     verifier.clock.set_wall(Micros::new(NOW * 1_000_000));
     let verified = verifier.verify(&good).unwrap();
+    let keys = Arc::clone(&verifier.trusted.read().keys);
     for number in 0..2 * VERIFIED_MAX {
         let mut hash = [0; 32];
         hash[..8].copy_from_slice(&number.to_be_bytes());
-        verifier.remember(hash, &verified, verifier.clock.wall());
+        verifier.remember(hash, &verified, &keys, verifier.clock.wall());
     }
     assert!(verifier.trusted.read().verified.len() <= VERIFIED_MAX);
+}
+
+#[test]
+fn a_token_that_was_verified_with_former_keys_is_not_remembered() {
+    let verifier = verifier();
+    let verified = verifier.verify(&token(&claims())).unwrap();
+    let former: Arc<[PublicKey]> = Arc::from(Vec::new());
+    let before = verifier.trusted.read().verified.len();
+    verifier.remember([7; 32], &verified, &former, verifier.clock.wall());
+    assert_eq!(verifier.trusted.read().verified.len(), before);
 }

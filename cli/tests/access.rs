@@ -1,0 +1,171 @@
+//! A cluster of processes with TLS and access control: identities by client certificates, policies and lists of families, and that nothing but the
+//! public API is open to users.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail, and then says where")]
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use bytes::Bytes;
+use ebla_client::{Admin, Client, ReadOptions};
+use ebla_model::error::Reason;
+use ebla_model::key::{RowKey, RowSet};
+use ebla_model::mutation::{Mutation, WriteTime};
+use ebla_model::schema::TableName;
+use ebla_proto::locate::ClusterRequest;
+use ebla_proto::locate::locate_client::LocateClient;
+use ebla_runtime::Runtime;
+use ebla_tests::cluster::Cluster as _;
+use ebla_tests::etcd::Build;
+use ebla_tests::network::{Loopback, NodeNetwork as _};
+use ebla_tests::process::{Plan, ProcessCluster};
+
+use crate::support;
+use crate::tls::{CLIENT, Certificates};
+
+/// A key that has signed no token: the callers of this test have certificates. From RFC 8037, appendix A.2.
+const KEYS: &str =
+    r#"{"keys":[{"kty":"OKP","crv":"Ed25519","use":"sig","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+/// How long a change of a policy takes at most, with a second for a busy machine.
+const EFFECTIVE_MAX: Duration = Duration::from_secs(2);
+
+#[test]
+fn certificates_are_identities_and_only_the_public_api_is_open_to_users() {
+    if let Err(skip) = Build::Debian.program() {
+        println!("skipped: {skip}");
+        return;
+    }
+    support::block_on(guarded());
+}
+
+/// The test as its callers.
+struct Callers {
+    certificates: Certificates,
+    address: String,
+    master: String,
+}
+
+impl Callers {
+    /// Runs a command of `ebla` with this certificate, or with none.
+    fn ebla(&self, name: Option<&str>, address: &str, arguments: &[&str]) -> Output {
+        let mut command = Command::new(support::ebla());
+        command.args(arguments).env("EBLA_ADDR", address).env("EBLA_TLS_CA", self.certificates.file("ca.crt"));
+        if let Some(name) = name {
+            command.env("EBLA_TLS_CERT", self.certificates.file(&format!("{name}.crt")));
+            command.env("EBLA_TLS_KEY", self.certificates.file(&format!("{name}.key")));
+        }
+        command.output().unwrap()
+    }
+
+    fn succeeds(&self, name: &str, arguments: &[&str]) -> String {
+        let output = self.ebla(Some(name), &self.address, arguments);
+        assert!(output.status.success(), "{name}: ebla {arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn is_refused(&self, name: Option<&str>, address: &str, arguments: &[&str], wanted: &str) {
+        let output = self.ebla(name, address, arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(wanted), "{name:?}: ebla {arguments:?}: {said}");
+    }
+
+    fn runtime(&self, name: Option<&str>) -> Runtime {
+        self.certificates.runtime(name)
+    }
+}
+
+async fn guarded() {
+    let folder = tempfile::tempdir().unwrap();
+    let certificates = Certificates::init(folder.path().join("certs"));
+    let keys = folder.path().join("keys.json");
+    std::fs::write(&keys, KEYS).unwrap();
+    let network = Loopback::claim().unwrap();
+    let administrators = format!("certificate:{CLIENT},certificate:mounttable-0");
+    let options = [
+        ("--token-keys", keys.display().to_string()),
+        ("--token-issuer", "https://login.example.org".to_owned()),
+        ("--token-audience", "ebla".to_owned()),
+        ("--administrators", administrators),
+    ];
+    let plan = Plan {
+        etcd: 1,
+        masters: 1,
+        mounttables: 1,
+        certificates: Some(certificates.folder.clone()),
+        server_options: options.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect(),
+        ..Plan::new(support::ebla(), 3)
+    };
+    let nodes: Vec<_> = plan.nodes().into_iter().map(|node| (node, network.host(node))).collect();
+    certificates.issue(&nodes);
+    certificates.cert(&["client", "reader"]);
+    let runtime = certificates.runtime(Some(CLIENT));
+    let cluster = ProcessCluster::start(plan, network, &runtime).await.unwrap();
+    let address = cluster.addresses().first().unwrap().clone();
+    let master = Admin::connect(&address, &runtime).status().await.unwrap().master.unwrap().address;
+    let callers = Callers { certificates, address, master };
+
+    policies(&callers).await;
+    not_for_users(&callers).await;
+    // The mounttable has created its table, with its own certificate, and reads and writes it.
+    let root = cluster.mounttable_addresses().first().unwrap().clone();
+    callers.succeeds(CLIENT, &["mt", "--root", &root, "--as", "server", "ls"]);
+}
+
+/// Policies of a table, and the list of a family, for a caller with a certificate.
+async fn policies(callers: &Callers) {
+    let table = "projects/dev/instances/dev/tables/web".parse::<TableName>().unwrap();
+    callers.succeeds(CLIENT, &["table", "create", "web", "--family", "open", "--family", "secret"]);
+    let of = |name| Client::endpoint(&callers.address, callers.runtime(name)).table(&table);
+    let set = |family: &str| Mutation::SetCell {
+        family: family.to_owned(),
+        qualifier: Bytes::from_static(b"q"),
+        timestamp: WriteTime::Server,
+        value: Bytes::from(family.to_owned()),
+    };
+    let key = RowKey::copy_from_slice(b"row");
+    of(Some(CLIENT)).mutate_row(&key, &[set("open"), set("secret")]).await.unwrap();
+
+    let families = async |name| {
+        let rows = of(name).read_rows(RowSet::all(), ReadOptions::default()).await.map_err(|error| error.reason)?;
+        let cells = rows.into_iter().flat_map(|row| row.cells);
+        Ok::<Vec<String>, Reason>(cells.map(|cell| cell.family.as_str().to_owned()).collect())
+    };
+    assert_eq!(families(Some(CLIENT)).await, Ok(vec!["open".to_owned(), "secret".to_owned()]));
+    assert_eq!(families(Some("reader")).await, Err(Reason::PermissionDenied), "without a policy");
+    assert_eq!(families(None).await, Err(Reason::Unauthenticated), "without a certificate");
+
+    callers.succeeds(CLIENT, &["iam", "set", "web", "--add", "roles/bigtable.reader=certificate:reader"]);
+    let list = ["iam", "set", "web", "--family", "secret", "--add", "roles/ebla.familyReader=subject:nobody"];
+    callers.succeeds(CLIENT, &list);
+    tokio::time::sleep(EFFECTIVE_MAX).await;
+    assert_eq!(families(Some("reader")).await, Ok(vec!["open".to_owned()]));
+    let refused = of(Some("reader")).mutate_row(&key, &[set("open")]).await.unwrap_err();
+    assert_eq!(refused.reason, Reason::PermissionDenied, "a reader does not write");
+    callers.succeeds(CLIENT, &["iam", "set", "web", "--remove", "roles/bigtable.reader=certificate:reader"]);
+    tokio::time::sleep(EFFECTIVE_MAX).await;
+    assert_eq!(families(Some("reader")).await, Err(Reason::PermissionDenied), "the right was revoked");
+}
+
+/// The services between servers, and the master.
+async fn not_for_users(callers: &Callers) {
+    for name in [Some("reader"), Some(CLIENT), None] {
+        // Ebla's own client calls tablets directly, and learns of no table.
+        callers.is_refused(name, &callers.address, &["row", "scan", "web"], "Table not found");
+    }
+    for (name, wanted) in [
+        (Some("reader"), Some(Reason::PermissionDenied)),
+        (Some(CLIENT), Some(Reason::PermissionDenied)),
+        (None, Some(Reason::PermissionDenied)),
+        (Some("tablet-server-1"), None),
+    ] {
+        let listed = Admin::connect(&callers.master, &callers.runtime(name)).list_tables("dev", "dev").await;
+        assert_eq!(listed.err().map(|error| error.reason), wanted, "{name:?} at the master");
+    }
+    for (name, is_told) in [(Some("reader"), false), (None, false), (Some("mounttable-0"), true)] {
+        let mut locate = LocateClient::new(callers.runtime(name).net.channel(&callers.address));
+        let cluster = locate.cluster(ClusterRequest::default()).await.unwrap().into_inner();
+        assert_eq!((!cluster.tables.is_empty(), cluster.root.is_some()), (is_told, is_told), "{name:?}: {cluster:?}");
+    }
+    callers.is_refused(Some("reader"), &callers.address, &["server", "drain", "1"], "for administrators");
+    callers.succeeds(CLIENT, &["status"]);
+}

@@ -1,0 +1,128 @@
+//! Who may call the services that are not public. Anybody can connect to the port, because the public API is there too.
+//!
+//! - Raft and the orders of the master: masters and tablet servers.
+//! - Tablets: anybody, as clients of this project call them directly; but with access control only masters, tablet servers and mounttables,
+//!   because the rights of callers are checked on the public API.
+//!
+//! With TLS the caller's certificate decides ([`ebla_runtime::tls::Role`]). Without TLS nobody can prove anything, and the network must be trusted.
+
+use ebla_model::error::{Error, Reason};
+use ebla_proto::status::to_status;
+use ebla_runtime::tls::Role;
+use ebla_runtime::{ConnectionInfo, Security};
+use tonic::{Extensions, Request, Status};
+
+/// Who may call the service of tablets, and learn where tablets are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TabletCallers {
+    /// Everybody.
+    All,
+    /// Those whom the cluster trusts: masters, tablet servers and mounttables.
+    Trusted,
+}
+
+impl TabletCallers {
+    /// Whether they include the caller of a request with these extensions.
+    pub(crate) fn include(self, extensions: &Extensions) -> bool {
+        self == Self::All || extensions.get::<ConnectionInfo>().is_none_or(|info| is_trusted(&info.security))
+    }
+}
+
+/// An interceptor that passes the requests of members of the cluster on.
+///
+/// # Errors
+/// `PermissionDenied` for others.
+pub(crate) fn members_only(request: Request<()>) -> Result<Request<()>, Status> {
+    check(request, Security::allows_cluster_services, "is for members of the cluster", "a tablet server or master")
+}
+
+/// An interceptor that passes the requests of these callers on.
+///
+/// # Errors
+/// `PermissionDenied` for others.
+pub(crate) fn tablet_callers(
+    callers: TabletCallers,
+) -> impl Fn(Request<()>) -> Result<Request<()>, Status> + Clone + Send + Sync {
+    move |request| match callers {
+        TabletCallers::All => Ok(request),
+        TabletCallers::Trusted => {
+            let what = "is not for users while access control is on; use the public API";
+            check(request, is_trusted, what, "a tablet server, master or mounttable")
+        }
+    }
+}
+
+fn is_trusted(security: &Security) -> bool {
+    security.allows_cluster_services()
+        || security.identity().is_some_and(|identity| identity.role() == Role::Mounttable)
+}
+
+fn check(
+    request: Request<()>,
+    may_call: impl Fn(&Security) -> bool,
+    what: &str,
+    needed: &str,
+) -> Result<Request<()>, Status> {
+    match request.extensions().get::<ConnectionInfo>() {
+        Some(info) if !may_call(&info.security) => {
+            let caller = info.security.identity();
+            let caller = caller.map_or_else(|| "no role".to_owned(), |caller| format!("the role {}", caller.role()));
+            let message =
+                format!("this service {what}: it needs the certificate of {needed}, and the caller has {caller}");
+            Err(to_status(&Error::new(Reason::PermissionDenied, message)))
+        }
+        _ => Ok(request),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ebla_proto::status::from_status;
+    use ebla_runtime::tls::Identity;
+
+    use super::*;
+
+    fn request(security: Security) -> Request<()> {
+        let mut request = Request::new(());
+        request.extensions_mut().insert(ConnectionInfo { security, ..ConnectionInfo::default() });
+        request
+    }
+
+    fn outcome(checked: Result<Request<()>, Status>) -> Result<(), Reason> {
+        checked.map(drop).map_err(|status| from_status(&status).0.reason)
+    }
+
+    fn of(role: Role) -> Security {
+        Security::Tls(Some(Identity::new(role, "a").unwrap()))
+    }
+
+    #[test]
+    fn only_members_of_the_cluster_pass() {
+        let called_by = |security| outcome(members_only(request(security)));
+        assert_eq!(called_by(of(Role::Master)), Ok(()));
+        assert_eq!(called_by(of(Role::TabletServer)), Ok(()));
+        for other in [of(Role::Client), of(Role::Mounttable), Security::Tls(None)] {
+            assert_eq!(called_by(other), Err(Reason::PermissionDenied));
+        }
+        assert_eq!(called_by(Security::Plain), Ok(()), "without TLS there is no proof to ask for");
+    }
+
+    #[test]
+    fn access_control_closes_the_service_of_tablets_to_users() {
+        let called_by = |callers, security| outcome(tablet_callers(callers)(request(security)));
+        for security in [of(Role::Client), Security::Tls(None), Security::Plain] {
+            assert_eq!(called_by(TabletCallers::All, security), Ok(()));
+        }
+        for role in [Role::Master, Role::TabletServer, Role::Mounttable] {
+            assert_eq!(called_by(TabletCallers::Trusted, of(role)), Ok(()));
+        }
+        for security in [of(Role::Client), Security::Tls(None)] {
+            let request = request(security.clone());
+            assert!(
+                !TabletCallers::Trusted.include(request.extensions())
+                    && TabletCallers::All.include(request.extensions())
+            );
+            assert_eq!(called_by(TabletCallers::Trusted, security), Err(Reason::PermissionDenied));
+        }
+    }
+}
