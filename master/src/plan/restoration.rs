@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A row that cannot be decoded counts as lost: it is removed where a tablet is known to have its keys, and written again. Nothing is restored while
-//! Chubby is [`behind`](super::behind): then a recovery decides.
+//! Chubby is [`super::behind`]: then a recovery decides.
 
 use ebla_model::id::{GroupId, TableId};
 use ebla_model::key::RowKey;
