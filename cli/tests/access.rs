@@ -161,10 +161,14 @@ async fn not_for_users(callers: &Callers) {
         let listed = Admin::connect(&callers.master, &callers.runtime(name)).list_tables("dev", "dev").await;
         assert_eq!(listed.err().map(|error| error.reason), wanted, "{name:?} at the master");
     }
-    for (name, is_told) in [(Some("reader"), false), (None, false), (Some("mounttable-0"), true)] {
+    for (name, has_tables) in [(Some("reader"), false), (None, false), (Some("mounttable-0"), true)] {
         let mut locate = LocateClient::new(callers.runtime(name).net.channel(&callers.address));
         let cluster = locate.cluster(ClusterRequest::default()).await.unwrap().into_inner();
-        assert_eq!((!cluster.tables.is_empty(), cluster.root.is_some()), (is_told, is_told), "{name:?}: {cluster:?}");
+        assert_eq!(
+            (!cluster.tables.is_empty(), cluster.root.is_some()),
+            (has_tables, has_tables),
+            "{name:?}: {cluster:?}"
+        );
     }
     callers.is_refused(Some("reader"), &callers.address, &["server", "drain", "1"], "for administrators");
     callers.succeeds(CLIENT, &["status"]);
