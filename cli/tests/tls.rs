@@ -187,7 +187,7 @@ async fn refused(certificates: &Certificates, addresses: &[String]) {
         .output()
         .unwrap();
     assert!(!foreign.status.success() && said(&foreign).contains("--tls-ca"), "{}", said(&foreign));
-    // The orders of a master, by a client, by nobody, by a mounttable; and by a member of the cluster.
+    // The orders of a master, by a client, by a caller without a certificate, by a mounttable; and by a member of the cluster.
     for (name, is_allowed) in [
         (Some(CLIENT), false),
         (None, false),

@@ -246,7 +246,7 @@ impl Master {
     }
 }
 
-/// Passes the requests of members of the cluster on. Without TLS nobody can prove to be one, and everybody passes.
+/// Passes the requests of members of the cluster on. Without TLS no caller can prove to be one, and every caller passes.
 fn members_only(request: Request<()>) -> Result<Request<()>, Status> {
     match request.extensions().get::<ConnectionInfo>() {
         Some(info) if !info.security.allows_cluster_services() => {

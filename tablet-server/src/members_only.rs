@@ -4,7 +4,7 @@
 //! - Tablets: anybody, as clients of this project call them directly; but with access control only masters, tablet servers and mounttables,
 //!   because the rights of callers are checked on the public API.
 //!
-//! With TLS the caller's certificate decides ([`ebla_runtime::tls::Role`]). Without TLS nobody can prove anything, and the network must be trusted.
+//! With TLS the caller's certificate decides ([`ebla_runtime::tls::Role`]). Without TLS no caller can prove anything, and the network must be trusted.
 
 use ebla_model::error::{Error, Reason};
 use ebla_proto::status::to_status;

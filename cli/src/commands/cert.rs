@@ -1,6 +1,6 @@
 //! `ebla cert`: a CA of a cluster, and certificates of its servers and clients.
 //!
-//! All in one folder: `ca.crt` for everybody, `ca.key` for nobody but the operator, and `NAME.crt` with `NAME.key` for each process. Keys are
+//! All in one folder: `ca.crt` for every process and client, `ca.key` for the operator alone, and `NAME.crt` with `NAME.key` for each process. Keys are
 //! readable by their owner alone. A certificate states a role and a name (`ebla_runtime::tls::Identity`); any other CA may issue
 //! such certificates as well.
 
