@@ -18,11 +18,13 @@ async fn a_leader_whose_disk_hangs_hands_over_and_refers_to_others() {
         let group = Arc::clone(&cluster.node(leader).group);
         let term = group.leadership().unwrap().term;
         until("a lease", || group.can_lease_read(now())).await;
+        // Not the applied index of the status, which may not include the last entry yet.
+        let applied = cluster.node(leader).machine.last();
         cluster.block_disk(leader);
         let stuck = group.propose(vec![Bytes::from_static(b"stuck")], Some(term));
         let to = *cluster.servers.iter().find(|server| **server != leader).unwrap();
         let transfer = async {
-            until("the entry stored by a quorum", || group.status().committed > group.status().applied).await;
+            until("the entry stored by a quorum", || group.status().committed.unwrap_or_default().index > applied).await;
             let read = group.wait_for_read_index(now() + 100 * SLOW.election_max);
             tokio::join!(group.transfer_leadership(replica(to)), read)
         };
