@@ -14,6 +14,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use ebla_model::id::{GroupId, ServerId};
 use ebla_runtime::Rng;
@@ -98,12 +99,14 @@ fn exists(cluster: &SimCluster, damaged: &Damaged) -> bool {
     }
 }
 
-/// Whether each group has all its replicas, all voters, on servers that run, and no server has another one.
+/// Whether each group has all its replicas, all voters, on servers that run, and no server has another one. A damaged replica that stays,
+/// because its group had no majority without it, is going to be replaced, also when its damaged file does not exist any more.
 fn is_whole(cluster: &SimCluster) -> bool {
     let mut groups: BTreeMap<GroupId, BTreeSet<ServerId>> = BTreeMap::new();
     for host in &cluster.servers {
         let Some(hosted) = host.hosted() else { return false };
-        if !hosted.quarantined().is_empty() || !hosted.idle().is_empty() {
+        let kept = hosted.scrub_results().state(Duration::ZERO).kept;
+        if kept > 0 || !hosted.quarantined().is_empty() || !hosted.idle().is_empty() {
             return false;
         }
         for group in hosted.groups() {

@@ -27,6 +27,8 @@ pub(super) struct PendingLookup {
     pub(super) tried: Vec<ServerId>,
     /// The servers that responded but do not lead, with their errors; the last error becomes the final one.
     pub(super) followers: Vec<(ServerId, Error)>,
+    /// Why the last read of METADATA failed.
+    pub(super) last_failure: Option<Error>,
     /// Descriptors that a server rejected during this lookup.
     pub(super) rejected: Vec<Version>,
     pub(super) hops: Vec<Hop>,
@@ -51,6 +53,7 @@ impl PendingLookup {
             request: None,
             tried: Vec::new(),
             followers: Vec::new(),
+            last_failure: None,
             rejected: Vec::new(),
             hops: Vec::new(),
             round_trips: 0,

@@ -242,7 +242,10 @@ impl Resolver {
     ) -> (PendingLookup, LookupEffect) {
         match root {
             Err(error) => done(lookup, Err(error)),
-            Ok(root) if lookup.has_rejected(&root) => done(lookup, Err(metadata_behind())),
+            Ok(root) if lookup.has_rejected(&root) => {
+                let error = lookup.last_failure.take().map_or_else(metadata_behind, no_response);
+                done(lookup, Err(error))
+            }
             Ok(root) => {
                 self.cache.insert(&root, None);
                 lookup.add_hop(Level::Root, Source::Chubby, &root);
@@ -306,6 +309,7 @@ impl Resolver {
             return read_any_replica(lookup, read, position, failure.error);
         }
         self.record_failure(read.server, &read.tablet, &failure);
+        lookup.last_failure = Some(failure.error.clone());
         let here = Position::at(TableId::METADATA, read.rows.start().clone());
         let known =
             self.cache.find(&here).filter(|known| version(&known.descriptor) == version(&read.tablet.descriptor));
@@ -363,6 +367,11 @@ fn next_tablet_start(read: &MetadataRead) -> Option<RowKey> {
 
 fn metadata_behind() -> Error {
     Error::new(Reason::NoLeader, "METADATA is stale: it still lists a descriptor that a server rejected")
+}
+
+/// `last`: why the last replica that was tried could not be read.
+fn no_response(last: Error) -> Error {
+    Error::new(Reason::NoLeader, format!("no replica of METADATA can be read; last error: {}", last.message))
 }
 
 fn no_such_table(position: &Position) -> Error {
