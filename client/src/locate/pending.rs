@@ -31,6 +31,9 @@ pub(super) struct PendingLookup {
     pub(super) last_failure: Option<Error>,
     /// Descriptors that a server rejected during this lookup.
     pub(super) rejected: Vec<Version>,
+    /// Servers without a replica of a tablet, although this descriptor lists them, which knew no other tablet there either: the descriptor may be
+    /// stale, or another server has the address now. The other members are tried when the descriptor comes back.
+    pub(super) absent: Vec<(Version, ServerId)>,
     pub(super) hops: Vec<Hop>,
     /// Round trips and time since the last level was found.
     pub(super) round_trips: u32,
@@ -55,6 +58,7 @@ impl PendingLookup {
             followers: Vec::new(),
             last_failure: None,
             rejected: Vec::new(),
+            absent: Vec::new(),
             hops: Vec::new(),
             round_trips: 0,
             took: Duration::ZERO,
@@ -62,10 +66,18 @@ impl PendingLookup {
         }
     }
 
-    /// Whether a server rejected this descriptor, or a newer one of its tablet, during this lookup.
+    /// Whether a server rejected this descriptor, or a newer one of its tablet, during this lookup, or none of its servers has a replica.
     pub(super) fn has_rejected(&self, descriptor: &TabletDescriptor) -> bool {
         let (tablet, generation, log_id) = version(descriptor);
+        let absent = self.absent_from(descriptor);
         self.rejected.iter().any(|known| known.0 == tablet && (generation, log_id) <= (known.1, known.2))
+            || descriptor.membership.replicas().all(|replica| absent.contains(&replica.server))
+    }
+
+    /// The servers of this descriptor that have no replica of its tablet.
+    pub(super) fn absent_from(&self, descriptor: &TabletDescriptor) -> Vec<ServerId> {
+        let version = version(descriptor);
+        self.absent.iter().filter(|(known, _)| *known == version).map(|(_, server)| *server).collect()
     }
 
     /// Records that a level was found, with the cost since the previous one.

@@ -224,7 +224,9 @@ impl Resolver {
         rows: KeyRange,
         position: Position,
     ) -> (PendingLookup, LookupEffect) {
-        let Some(server) = tablet.choose_server(&lookup.tried, self.round_robin_start) else {
+        let mut tried = lookup.absent_from(&tablet.descriptor);
+        tried.extend(&lookup.tried);
+        let Some(server) = tablet.choose_server(&tried, self.round_robin_start) else {
             return done(lookup, Err(Error::new(Reason::NoLeader, "no replica of METADATA responds")));
         };
         if let Err(error) = count_request(&mut lookup) {
@@ -315,7 +317,12 @@ impl Resolver {
             self.cache.find(&here).filter(|known| version(&known.descriptor) == version(&read.tablet.descriptor));
         let Some(known) = known else {
             // The descriptor was removed or replaced.
-            lookup.rejected.push(version(&read.tablet.descriptor));
+            let version = version(&read.tablet.descriptor);
+            if failure.error.reason == Reason::WrongTablet && failure.descriptors.is_empty() {
+                lookup.absent.push((version, read.server));
+            } else {
+                lookup.rejected.push(version);
+            }
             return self.advance(lookup);
         };
         if failure.source == FailureSource::Response {

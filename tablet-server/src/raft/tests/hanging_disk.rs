@@ -24,7 +24,8 @@ async fn a_leader_whose_disk_hangs_hands_over_and_refers_to_others() {
         let stuck = group.propose(vec![Bytes::from_static(b"stuck")], Some(term));
         let to = *cluster.servers.iter().find(|server| **server != leader).unwrap();
         let transfer = async {
-            until("the entry stored by a quorum", || group.status().committed.unwrap_or_default().index > applied).await;
+            until("the entry stored by a quorum", || group.status().committed.unwrap_or_default().index > applied)
+                .await;
             let read = group.wait_for_read_index(now() + 100 * SLOW.election_max);
             tokio::join!(group.transfer_leadership(replica(to)), read)
         };
