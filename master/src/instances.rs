@@ -181,7 +181,7 @@ pub(crate) async fn delete(master: &ActiveMaster, name: &InstanceName, deadline:
             return Err(Error::new(Reason::Conflict, format!("instance {name} was created again meanwhile")));
         }
     }
-    // Last: until then the caller may repeat the deletion, and nobody else gets access.
+    // Last: until then the caller may repeat the deletion, and no other caller gets access.
     let policy = paths::instance_access(name.project(), name.instance());
     master.commit_intent(Vec::new(), vec![Write::delete(policy)]).await?;
     info!(%name, "instance deleted");

@@ -14,7 +14,7 @@
 //! Changed files are used for new connections, open ones stay. Files that cannot be used are reported, and the old ones stay in use. While the
 //! CA file contains two CAs, certificates of both are accepted: so a CA is replaced without an interruption.
 //!
-//! The random numbers of TLS are the machine's, not those of [`crate::Rng`]: nobody shall be able to repeat them. A simulation uses no TLS.
+//! The random numbers of TLS are the machine's, not those of [`crate::Rng`]: they must not be repeatable. A simulation uses no TLS.
 
 mod config;
 mod handshake;

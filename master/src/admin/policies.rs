@@ -53,7 +53,7 @@ pub(crate) async fn set(master: ActiveMaster, request: iam::SetIamPolicyRequest)
     }
 }
 
-/// The answer without access control: everybody has every permission that this release knows.
+/// The answer without access control: each caller has every permission that this release knows.
 pub(crate) fn test(request: iam::TestIamPermissionsRequest) -> Result<iam::TestIamPermissionsResponse, Error> {
     let _valid: Resource = request.resource.parse()?;
     let is_known = |name: &String| name.parse::<Permission>().is_ok();

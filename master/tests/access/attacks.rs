@@ -106,7 +106,7 @@ async fn roles_grant_and_tables_are_not_revealed() {
     root.set_policy(INSTANCE, &[(USER, ALICE)], Bytes::new()).await.unwrap();
     within_a_second(async || alice.write("t", "s", vec![set("open", "y")]).await, Result::is_ok).await.unwrap();
     assert_eq!(code(&alice.read("missing", None).await), Code::NotFound, "its caller may read all tables");
-    // And nobody any more.
+    // And no caller any more.
     root.set_policy(INSTANCE, &[], Bytes::new()).await.unwrap();
     root.set_policy(&name("t"), &[], Bytes::new()).await.unwrap();
     within_a_second(async || alice.read("t", None).await, is_denied).await.unwrap_err();

@@ -69,7 +69,7 @@ pub struct TableAccess {
     pub policy: Policy,
     /// The lists of families. A family without a list is absent, and accessible to everybody who has access to the table.
     pub families: BTreeMap<FamilyId, Policy>,
-    /// Whether the stored policies cannot be read by this release: then nobody but administrators has access.
+    /// Whether the stored policies cannot be read by this release: then only administrators have access.
     pub is_unreadable: bool,
 }
 

@@ -142,7 +142,7 @@ impl Security {
         }
     }
 
-    /// Whether the other end may use the services between the parts of a cluster. Without TLS nobody can prove anything, and everybody may.
+    /// Whether the other end may use the services between the parts of a cluster. Without TLS no peer can prove its role, and each may use them.
     #[must_use]
     pub fn allows_cluster_services(&self) -> bool {
         match self {

@@ -48,7 +48,7 @@ pub use self::{
 pub struct AccessOptions {
     /// Which tokens are valid.
     pub tokens: TokenOptions,
-    /// Callers that may do everything; without one nobody could write the first policy.
+    /// Callers that may do everything; without one no caller could write the first policy.
     pub administrators: Vec<Member>,
     /// The records of what was decided.
     pub audit: AuditOptions,
