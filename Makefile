@@ -35,7 +35,7 @@ WORKLOADS ?= write,read,check,batch
 # For `make fuzz`: seconds per function.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help install configure python base-image build program dist run pages test fmt clippy compiled previous suites suites-of-processes suites-in-process soak chaos simulation sim steps planted docs bench race scale paper recovery movement \
+.PHONY: help install configure python base-image build program dist package run pages test fmt clippy compiled previous suites suites-of-processes suites-in-process soak chaos simulation sim steps planted docs bench race scale paper recovery movement \
   cluster cluster-down conformance google-tests fuzz mounttable mt-bench bench-memory overload unread
 
 help: ## show this list
@@ -70,6 +70,9 @@ dist: configure ## build the program for shipping, optimised across crates, into
 	@objcopy --only-keep-debug $(TARGET)/dist/ebla $(DIST).debug
 	@objcopy --strip-all --add-gnu-debuglink=$(DIST).debug $(TARGET)/dist/ebla $(DIST).new
 	@mv $(DIST).new $(DIST)
+
+package: dist ## make a Debian package of the program with units of systemd, in $(EBLA_CACHE)/package
+	deploy/package.sh $(DIST) $(EBLA_CACHE)/package
 
 run: program pages ## start a cluster and load a real data set; ARGS=--exit-after-load stops after the load
 	$(EBLA) demo webtable $$(test ! -d $(PAGES) || echo --pages $(PAGES)) $(ARGS)

@@ -3,6 +3,7 @@
 //! ```text
 //!   main        arguments in, exit code out
 //!   commands    the commands, one file each
+//!   config      the configuration file of a process
 //!   address     HOST:PORT,… on the command line
 //!   snapshot    the state of a cluster, fetched with or without its master
 //!   verdict     the health of a cluster, with reasons
@@ -18,6 +19,7 @@
 
 pub mod address;
 pub mod commands;
+pub mod config;
 pub mod encoding;
 pub mod local;
 pub mod output;

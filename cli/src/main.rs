@@ -1,6 +1,7 @@
 //! `ebla`: arguments in, exit code out.
 
-use ebla_cli::commands::{self, Arguments};
+use ebla_cli::commands;
+use ebla_cli::config::{self, Read, Refused};
 use ebla_cli::output::{self, Failure, Style};
 use ebla_cli::process;
 
@@ -10,14 +11,19 @@ use ebla_cli::process;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
-    let arguments = match Arguments::read() {
-        Ok(arguments) => arguments,
-        Err(error) => process::end(print_clap(&error)),
+    let line: Vec<_> = std::env::args_os().collect();
+    let Read { arguments, layout, reload } = match config::read(&line) {
+        Ok(read) => read,
+        Err(Refused::CommandLine(error)) => process::end(print_clap(&error)),
+        Err(Refused::File(failure)) => process::end(fail(&failure)),
     };
     if arguments.command.serves() {
         process::prepare_to_serve();
     }
     output::set_style(Style::of_stdout());
+    if let Some(layout) = layout {
+        output::set_layout(layout);
+    }
     ebla_runtime::logging::init_filtered(&arguments.log_level);
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = arguments.threads() {
@@ -26,7 +32,14 @@ fn main() {
     let Ok(runtime) = builder.enable_all().build() else {
         process::end(fail(&Failure::other("cannot start the asynchronous runtime: are threads exhausted?")));
     };
-    let result = runtime.block_on(commands::run(arguments));
+    let result = runtime.block_on(async {
+        let Some(reload) = reload else { return commands::run(arguments).await };
+        let never = reload.watch()?;
+        tokio::select! {
+            result = commands::run(arguments) => result,
+            never = never => match never {},
+        }
+    });
     // The process does not wait for the remaining tasks.
     runtime.shutdown_background();
     let code = match result.and_then(|()| output::finish()) {

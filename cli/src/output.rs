@@ -2,7 +2,9 @@
 //!
 //! Tables have no borders and two spaces between columns, so that they are easy to read and to cut; their headings are bold on
 //! a terminal. Bytes are escaped by [`crate::encoding`]. Times are ISO 8601 in UTC for people and microseconds since 1970 in
-//! JSON, whose field names are part of the interface.
+//! JSON, whose field names are part of the interface. A command makes a table or a JSON document ([`Format`]); the
+//! [`Layout`] says how it is written: `-o csv` and `-o raw` write the table for programs, `-o ndjson` the document on one line,
+//! or each of its elements.
 //!
 //! A failed write to stdout is recorded and becomes the failure of the command at its end; a closed pipe (`| head`) is not a
 //! failure.
@@ -10,6 +12,8 @@
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::sync::OnceLock;
 
+use clap::builder::{EnumValueParser, TypedValueParser};
+use clap::{ArgMatches, ValueEnum as _};
 use ebla_model::Micros;
 use ebla_model::error::{Error, Reason};
 use serde_json::Value;
@@ -19,13 +23,62 @@ static WRITE_FAILED: OnceLock<std::io::Error> = OnceLock::new();
 /// Style of headings; plain by default.
 static STYLE: OnceLock<Style> = OnceLock::new();
 
-/// Output format of data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+/// Layout of the output; table by default.
+static LAYOUT: OnceLock<Layout> = OnceLock::new();
+
+/// What a command makes of its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
+    /// A table, or text.
+    Table,
+    /// A JSON document.
+    Json,
+}
+
+/// How the output is written: the values of `-o`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Layout {
     /// Aligned columns for people.
     Table,
     /// One JSON document for programs.
     Json,
+    /// JSON, a line for each element of a list.
+    Ndjson,
+    /// Tables with commas between columns (RFC 4180), with a heading.
+    Csv,
+    /// Tables with tabs between columns, without a heading.
+    Raw,
+}
+
+impl From<Layout> for Format {
+    fn from(layout: Layout) -> Self {
+        match layout {
+            Layout::Table | Layout::Csv | Layout::Raw => Self::Table,
+            Layout::Json | Layout::Ndjson => Self::Json,
+        }
+    }
+}
+
+/// The parser of `-o`: the names of the layouts, as formats. [`layout_of`] has the layout itself.
+pub fn layouts() -> impl TypedValueParser<Value = Format> {
+    EnumValueParser::<Layout>::new().map(Format::from)
+}
+
+/// The layout that a command line asks for with `-o`, in its innermost command that has this option.
+pub fn layout_of(matches: &ArgMatches) -> Option<Layout> {
+    let inner = matches.subcommand().and_then(|(_, inner)| layout_of(inner));
+    let own = || matches.try_get_raw("output").ok().flatten()?.next_back()?.to_str();
+    inner.or_else(|| Layout::from_str(own()?, false).ok())
+}
+
+/// Sets the layout of all later output. Only the first call has an effect.
+pub fn set_layout(layout: Layout) {
+    let _first_counts = LAYOUT.set(layout);
+}
+
+/// The layout of the output.
+pub fn layout() -> Layout {
+    LAYOUT.get().copied().unwrap_or(Layout::Table)
 }
 
 /// A failure as the shell sees it: the message and the exit code.
@@ -122,9 +175,29 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The table as text, a line for each row.
+    /// The table as text, a line for each row, in the layout of the output.
     pub fn render(&self) -> String {
-        self.render_in(STYLE.get().copied().unwrap_or(Style::Plain))
+        match layout() {
+            Layout::Csv => self.render_csv(),
+            Layout::Raw => self.render_raw(),
+            _ => self.render_in(STYLE.get().copied().unwrap_or(Style::Plain)),
+        }
+    }
+
+    /// Commas between columns; cells with commas, quotes or line ends in quotes (RFC 4180, but with a plain line end).
+    fn render_csv(&self) -> String {
+        let cell = |cell: &String| match cell.contains(['"', ',', '\n', '\r']) {
+            true => format!("\"{}\"", cell.replace('"', "\"\"")),
+            false => cell.clone(),
+        };
+        let line = |row: &Vec<String>| format!("{}\n", row.iter().map(cell).collect::<Vec<_>>().join(","));
+        self.rows.iter().map(line).collect()
+    }
+
+    /// Tabs between columns, no heading. Bytes of rows are escaped, so a cell has no tab of its own.
+    fn render_raw(&self) -> String {
+        let rows = self.rows.iter().skip(usize::from(self.has_heading));
+        rows.map(|row| format!("{}\n", row.join("\t"))).collect()
     }
 
     fn render_in(&self, style: Style) -> String {
@@ -189,9 +262,19 @@ pub fn note(line: &str) {
     drop(writeln!(std::io::stderr().lock(), "{line}"));
 }
 
-/// Writes one JSON document to stdout.
+/// Writes one JSON document to stdout; with `-o ndjson` on one line, or a list with a line for each element.
 pub fn print_json(value: &Value) {
-    print(&document(value));
+    match layout() {
+        Layout::Ndjson => print(&lines(value)),
+        _ => print(&document(value)),
+    }
+}
+
+fn lines(value: &Value) -> String {
+    match value {
+        Value::Array(elements) => elements.iter().map(|element| format!("{element}\n")).collect(),
+        other => format!("{other}\n"),
+    }
 }
 
 /// A JSON document, pretty-printed.
@@ -217,6 +300,25 @@ mod tests {
         table.row(vec!["1000".into(), "x".into()]);
         assert_eq!(table.render_in(Style::Plain), "ID    NAME\n1     long name\n1000  x\n");
         assert_eq!(table.render_in(Style::Bold), "\x1b[1mID    NAME\x1b[0m\n1     long name\n1000  x\n");
+    }
+
+    #[test]
+    fn csv_quotes_what_needs_it_and_raw_has_tabs() {
+        let mut table = Table::new(&["KEY", "VALUE"]);
+        table.row(vec!["a,b".into(), "say \"x\"".into()]);
+        table.row(vec!["c".into(), String::new()]);
+        assert_eq!(table.render_csv(), "KEY,VALUE\n\"a,b\",\"say \"\"x\"\"\"\nc,\n");
+        assert_eq!(table.render_raw(), "a,b\tsay \"x\"\nc\t\n");
+        let mut plain = Table::default();
+        plain.row(vec!["1".into(), "2".into()]);
+        assert_eq!(plain.render_raw(), "1\t2\n");
+    }
+
+    #[test]
+    fn ndjson_has_a_line_for_each_element() {
+        assert_eq!(lines(&serde_json::json!([{ "a": 1 }, { "a": 2 }])), "{\"a\":1}\n{\"a\":2}\n");
+        assert_eq!(lines(&serde_json::json!({ "a": [1, 2] })), "{\"a\":[1,2]}\n");
+        assert_eq!(lines(&serde_json::json!([])), "");
     }
 
     #[test]

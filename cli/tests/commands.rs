@@ -333,6 +333,19 @@ fn rows_are_written_shown_and_deleted() {
     let rest = run(address, &["row", "scan", "t", "--reversed", "--end", "it's"]);
     assert!(rest.starts_with("hex\n") && rest.lines().count() == 2, "{rest}");
 
+    // The short verbs, and the layouts for programs.
+    assert_eq!(run(address, &["count", "t"]), "3\n");
+    assert_eq!(json(address, &["count", "t", "--prefix", "h", "-o", "json"])["rows"], 1);
+    let shown = run(address, &["scan", "t", "--end", "i", "-o", "csv"]);
+    assert!(shown.starts_with("KEY,FAMILY,QUALIFIER,TIMESTAMP_MICROS,VALUE\nhex,f,q,"), "{shown}");
+    assert!(shown.ends_with(",\\x00\u{e9}\n") && shown.lines().count() == 2, "{shown}");
+    let shown = run(address, &["get", "t", "hex", "--hex", "-o", "raw"]);
+    assert!(shown.starts_with("hex\tf\tq\t") && shown.ends_with("\t00c3a9\n"), "{shown}");
+    let shown = run(address, &["scan", "t", "-o", "ndjson"]);
+    let rows: Vec<Value> = shown.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.iter().map(|row| row["key"].as_str().unwrap()).collect::<Vec<_>>(), ["aGV4", "aXQncw==", "cv8="]);
+    assert_eq!(run(address, &["table", "list", "-o", "ndjson"]), "\"t\"\n");
+
     // A failed write to stdout is a failure of every command; a closed pipe is not.
     for arguments in [&["row", "scan", "t", "--limit", "0"][..], &["table", "list"], &["version"], &["--help"]] {
         let full = File::options().write(true).open("/dev/full").unwrap();

@@ -8,6 +8,7 @@ mod capacity;
 mod chaos;
 mod clients;
 mod commands;
+mod config;
 mod conformance;
 mod containers;
 mod elastic;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
@@ -60,7 +61,32 @@ impl fmt::Display for LogFilter {
 /// Sends logs to standard error. The first call in a process wins; later ones, as in tests, have no effect.
 pub fn init_filtered(filter: &LogFilter) {
     let filter = EnvFilter::new(&filter.0);
-    let _already = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_filter_reloading();
+    let handle = builder.reload_handle();
+    if builder.try_init().is_ok() {
+        let set: SetFilter = Box::new(move |filter| handle.reload(filter).is_ok());
+        let _first_counts = SET_FILTER.set(set);
+    }
+}
+
+/// Replaces the filter of the log; whether that succeeded.
+type SetFilter = Box<dyn Fn(EnvFilter) -> bool + Send + Sync>;
+/// For the log that [`init_filtered`] has set up.
+static SET_FILTER: OnceLock<SetFilter> = OnceLock::new();
+
+/// The log of this process was not set up by [`init_filtered`], so its filter cannot be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the log of this process was set up by another library: restart the process with the new filter")]
+pub struct NotOurLog;
+
+/// Replaces the filter of the log while the process runs.
+///
+/// # Errors
+/// When the log was not set up by [`init_filtered`].
+pub fn set_filter(filter: &LogFilter) -> Result<(), NotOurLog> {
+    let set = SET_FILTER.get().ok_or(NotOurLog)?;
+    if set(EnvFilter::new(&filter.0)) { Ok(()) } else { Err(NotOurLog) }
 }
 
 /// As [`init_filtered`]; with `info` when `filter` is not a valid [`LogFilter`].

@@ -1,18 +1,18 @@
 //! `ebla --help`: the commands in groups, by task.
 
 use clap::builder::StyledStr;
-use clap::{Command, CommandFactory as _, FromArgMatches as _};
+use clap::{Command, CommandFactory as _};
 
 use super::Arguments;
 
 /// The groups: title and commands.
 const GROUPS: [(&str, &[&str]); 8] = [
-    ("Run", &["up", "demo", "master", "tablet-server", "mounttable"]),
+    ("Run", &["up", "demo", "master", "tablet-server", "mounttable", "config"]),
     ("Inspect", &["status", "wait", "server", "tablet", "group", "meta"]),
     ("Secure", &["cert", "iam"]),
     ("Upgrade", &["cluster"]),
     ("Repair", &["check", "recover"]),
-    ("Data", &["table", "family", "row", "load"]),
+    ("Data", &["get", "set", "scan", "count", "row", "table", "family", "load"]),
     ("Names", &["mt"]),
     ("Test", &["bench", "verify"]),
 ];
@@ -23,14 +23,9 @@ const SHARED: &str = "Shared options";
 /// The options under that heading, in addition to global ones: cluster, mounttable, output format.
 const SHARED_OPTIONS: [&str; 7] = ["addr", "project", "instance", "output", "root", "identity", "token_file"];
 
-impl Arguments {
-    /// Reads the command line of this process.
-    ///
-    /// # Errors
-    /// What clap returns: a usage error, or requested help.
-    pub fn read() -> Result<Self, clap::Error> {
-        Self::from_arg_matches(&grouped(Self::command()).try_get_matches()?)
-    }
+/// The program as clap describes it, with its help in groups.
+pub(crate) fn program() -> Command {
+    grouped(Arguments::command())
 }
 
 /// The command with its help in groups. Subcommands keep their own help, with shared options under a separate heading.
@@ -89,7 +84,7 @@ mod tests {
         }
         let others: Vec<_> =
             command.get_subcommands().map(Command::get_name).filter(|name| !named.contains(name)).collect();
-        assert_eq!(others, ["version"], "a command without a group");
+        assert_eq!(others, ["version", "completion", "man"], "a command without a group");
     }
 
     #[test]

@@ -8,6 +8,8 @@ pub mod bench;
 pub mod cert;
 pub mod check;
 pub mod cluster;
+pub mod completion;
+pub mod config;
 mod connectivity;
 pub mod demo;
 pub mod family;
@@ -48,8 +50,10 @@ use ebla_runtime::logging::{InvalidLogFilter, LogFilter};
 use ebla_runtime::units::HumanDuration;
 use futures::future::LocalBoxFuture;
 
+pub(crate) use help::program;
+
 use crate::address::Addresses;
-use crate::output::{Failure, Format};
+use crate::output::{self, Failure, Format};
 use crate::tls::TlsArguments;
 
 /// Default address: `up` listens there, and commands connect to it.
@@ -78,7 +82,7 @@ pub struct Arguments {
 const DEFAULT_LOG: &str = "warn,ebla_master::events=info";
 
 /// An empty text means the default, for scripts that pass a variable on.
-fn log_filter(text: &str) -> Result<LogFilter, InvalidLogFilter> {
+pub(crate) fn log_filter(text: &str) -> Result<LogFilter, InvalidLogFilter> {
     if text.is_empty() { DEFAULT_LOG } else { text }.parse()
 }
 
@@ -123,7 +127,7 @@ pub struct ClusterArguments {
     #[arg(long, env = "EBLA_INSTANCE", default_value = "dev")]
     pub instance: String,
     /// Output format
-    #[arg(short = 'o', long = "output", env = "EBLA_OUTPUT", value_enum, default_value = "table")]
+    #[arg(short = 'o', long = "output", env = "EBLA_OUTPUT", value_parser = output::layouts(), default_value = "table")]
     pub output: Format,
     /// File with the token (JWT) of the caller, for admin calls to servers with access control
     #[arg(long, env = "EBLA_TOKEN_FILE", value_name = "FILE")]
@@ -247,6 +251,10 @@ pub enum Command {
     Iam(iam::Iam),
     #[command(subcommand)]
     Row(row::Row),
+    Get(row::Get),
+    Set(row::Set),
+    Scan(row::Scan),
+    Count(row::Count),
     #[command(subcommand)]
     Tablet(tablet::Tablet),
     #[command(subcommand)]
@@ -257,6 +265,8 @@ pub enum Command {
     Cluster(cluster::Cluster),
     #[command(subcommand)]
     Cert(cert::Cert),
+    #[command(subcommand)]
+    Config(config::Config),
     Check(check::Check),
     Recover(recover::Recover),
     Mounttable(mounttable::Mounttable),
@@ -266,6 +276,8 @@ pub enum Command {
     Bench(bench::Bench),
     Verify(verify::Verify),
     Version(version::Version),
+    Completion(completion::Completion),
+    Man(completion::Man),
 }
 
 impl Command {
@@ -305,7 +317,7 @@ async fn dispatch(arguments: Arguments) -> Result<(), Failure> {
 /// The runtime with the TLS of the arguments, if there is any. Its files are watched until the process ends.
 fn secured(runtime: Runtime, arguments: &Arguments) -> Result<Runtime, Failure> {
     // The files may be the ones that shall be made.
-    if matches!(arguments.command, Command::Cert(_)) {
+    if matches!(arguments.command, Command::Cert(_) | Command::Config(_) | Command::Completion(_) | Command::Man(_)) {
         return Ok(runtime);
     }
     let Some(tls) = arguments.tls.open(&runtime.clock)? else { return Ok(runtime) };
@@ -337,11 +349,16 @@ async fn execute(command: Command, runtime: Runtime) -> Result<(), Failure> {
         Command::Family(family) => Box::pin(family::run(family, runtime)).await,
         Command::Iam(iam) => Box::pin(iam::run(iam, runtime)).await,
         Command::Row(row) => Box::pin(row::run(row, runtime)).await,
+        Command::Get(get) => Box::pin(row::run(row::Row::Get(get), runtime)).await,
+        Command::Set(set) => Box::pin(row::run(row::Row::Set(set), runtime)).await,
+        Command::Scan(scan) => Box::pin(row::run(row::Row::Scan(scan), runtime)).await,
+        Command::Count(count) => Box::pin(row::run(row::Row::Count(count), runtime)).await,
         Command::Tablet(tablet) => Box::pin(tablet::run(tablet, runtime)).await,
         Command::Group(group) => Box::pin(group::run(group, runtime)).await,
         Command::Meta(meta) => Box::pin(meta::run(meta, runtime)).await,
         Command::Cluster(cluster) => Box::pin(cluster::run(cluster, runtime)).await,
         Command::Cert(cert) => cert::run(&cert, &runtime),
+        Command::Config(config) => config::run(&config),
         Command::Check(check) => Box::pin(check::run(check, runtime)).await,
         Command::Recover(recover) => Box::pin(recover::run(recover, runtime)).await,
         Command::Mounttable(server) => Box::pin(mounttable::run(server, runtime)).await,
@@ -349,6 +366,11 @@ async fn execute(command: Command, runtime: Runtime) -> Result<(), Failure> {
         Command::Load(load) => Box::pin(load::run(load, runtime)).await,
         Command::Bench(bench) => Box::pin(bench::run(bench, runtime)).await,
         Command::Verify(verify) => Box::pin(verify::run(verify, runtime)).await,
+        Command::Completion(completion) => {
+            completion::complete(&completion);
+            Ok(())
+        }
+        Command::Man(man) => completion::man(&man),
         Command::Version(version) => {
             version::run(&version);
             Ok(())

@@ -20,6 +20,7 @@ use serde_json::json;
 
 use super::mt::to_failure;
 use crate::address::Addresses;
+use crate::config::ConfigArguments;
 use crate::output::Failure;
 use crate::process::{self, Exposure, Listen, Signals};
 
@@ -61,6 +62,9 @@ impl TableArguments {
 #[derive(Clone, Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Mounttable {
+    /// Configuration file
+    #[command(flatten)]
+    pub config: ConfigArguments,
     /// Addresses of tablet servers of the cluster that stores the table, separated by commas: tried in turn at the start, so
     /// give several. Later all servers of the cluster are known
     #[arg(long, value_name = "HOST:PORT", required_unless_present = "in_memory", conflicts_with = "in_memory")]

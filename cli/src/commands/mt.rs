@@ -73,7 +73,7 @@ pub struct Root {
     #[arg(long, global = true)]
     pub follow_mounts: bool,
     /// Output format
-    #[arg(short = 'o', long = "output", global = true, env = "EBLA_OUTPUT", value_enum, default_value = "table")]
+    #[arg(short = 'o', long = "output", global = true, env = "EBLA_OUTPUT", value_parser = output::layouts(), default_value = "table")]
     pub output: Format,
 }
 

@@ -13,12 +13,16 @@ use ebla_runtime::Runtime;
 use serde_json::Value;
 
 use super::mt;
+use crate::config::ConfigArguments;
 use crate::output::Failure;
 use crate::process::{self, Exposure, Listen};
 
 /// Options of a process of a cluster.
 #[derive(Clone, Debug, clap::Args)]
 pub struct NodeArguments {
+    /// Configuration file
+    #[command(flatten)]
+    pub config: ConfigArguments,
     /// etcd's client addresses, separated by commas: http://HOST:PORT, or https://HOST:PORT with --tls-ca
     #[arg(long, value_name = "URL,…", env = "EBLA_ETCD", value_delimiter = ',', required = true, value_parser = process::etcd_url)]
     pub etcd: Vec<String>,

@@ -1,10 +1,11 @@
-//! `ebla row`: get, set, delete, scan.
+//! `ebla row`: get, set, delete, scan, count.
 
 use bytes::Bytes;
 use ebla_client::Direction;
 use ebla_client::table::ReadOptions;
 use ebla_model::Micros;
 use ebla_model::cell::{Cell, Row as ModelRow};
+use ebla_model::filter::Filter;
 use ebla_model::key::{KeyRange, RowKey, RowSet};
 use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_runtime::Runtime;
@@ -13,117 +14,168 @@ use serde_json::{Value, json};
 
 use super::ClusterArguments;
 use crate::encoding;
-use crate::output::{self, Failure, Format};
+use crate::output::{self, Failure, Format, Layout, Table};
 
 /// Read and write rows
+///
+/// `ebla get`, `set`, `scan` and `count` are the same commands without `row`.
 ///
 /// Examples:
 ///   ebla row set web com.cnn.www anchor:cnnsi.com=CNN
 ///   ebla row scan web --prefix com.
 ///
 /// Keys, qualifiers and values are printable text; any other byte is written \xHH, and a backslash \\. Output is
-/// escaped in the same way, so that it can be typed back. With -o json the fields `key`, `qualifier` and `value` are
-/// base64.
+/// escaped in the same way, so that it can be typed back. With -o json and -o ndjson the fields `key`, `qualifier` and `value`
+/// are base64.
 #[derive(Debug, clap::Subcommand)]
 #[command(verbatim_doc_comment)]
+#[expect(missing_docs, reason = "documentation of a variant would replace the help of its command")]
 pub enum Row {
-    /// Show one row with all its cells
-    ///
-    /// Examples:
-    ///   ebla row get web com.cnn.www
-    ///   ebla row get web com.cnn.www --hex
-    #[command(verbatim_doc_comment)]
-    Get {
-        /// Which cluster
-        #[command(flatten)]
-        cluster: ClusterArguments,
-        /// Name of the table
-        table: String,
-        /// Key of the row; bytes as \xHH
-        #[arg(value_parser = encoding::parse_key)]
-        row: RowKey,
-        /// Show values as hexadecimal digits
-        #[arg(long)]
-        hex: bool,
-    },
-    /// Write cells of one row, all or none
-    ///
-    /// Examples:
-    ///   ebla row set web com.cnn.www anchor:cnnsi.com=CNN
-    ///   ebla row set web com.cnn.www 'contents:raw=\xff\x00'
-    ///   ebla row set web com.cnn.www --hex contents:raw=ff00
-    #[command(verbatim_doc_comment)]
-    Set {
-        /// Which cluster
-        #[command(flatten)]
-        cluster: ClusterArguments,
-        /// Name of the table
-        table: String,
-        /// Key of the row; bytes as \xHH
-        #[arg(value_parser = encoding::parse_key)]
-        row: RowKey,
-        /// FAMILY:QUALIFIER=VALUE; bytes as \xHH, and `=` in a qualifier as \x3d
-        #[arg(required = true, value_name = "CELL")]
-        cells: Vec<String>,
-        /// Values are hexadecimal digits
-        #[arg(long)]
-        hex: bool,
-    },
-    /// Delete a row, a family of it, or a column of it
-    ///
-    /// Deleting a row that does not exist is not an error.
-    ///
-    /// Examples:
-    ///   ebla row delete web com.cnn.www
-    ///   ebla row delete web com.cnn.www --column anchor:cnnsi.com
-    #[command(verbatim_doc_comment)]
-    Delete {
-        /// Which cluster
-        #[command(flatten)]
-        cluster: ClusterArguments,
-        /// Name of the table
-        table: String,
-        /// Key of the row; bytes as \xHH
-        #[arg(value_parser = encoding::parse_key)]
-        row: RowKey,
-        /// Delete only the cells of this family
-        #[arg(long, conflicts_with = "column")]
-        family: Option<String>,
-        /// Delete only the cells of this column: FAMILY:QUALIFIER; bytes as \xHH
-        #[arg(long, value_parser = column)]
-        column: Option<Column>,
-    },
-    /// Show rows in key order
-    ///
-    /// Examples:
-    ///   ebla row scan web --prefix com.
-    ///   ebla row scan web --start a --end m --limit 0
-    #[command(verbatim_doc_comment)]
-    Scan {
-        /// Which cluster
-        #[command(flatten)]
-        cluster: ClusterArguments,
-        /// Name of the table
-        table: String,
-        /// Only keys that start with this; bytes as \xHH
-        #[arg(long, value_name = "KEY", value_parser = encoding::parse_key, allow_hyphen_values = true)]
-        prefix: Option<RowKey>,
-        /// Only this key and those after it
-        #[arg(long, value_name = "KEY", value_parser = encoding::parse_key, allow_hyphen_values = true)]
-        start: Option<RowKey>,
-        /// Only keys before this one
-        #[arg(long, value_name = "KEY", value_parser = encoding::parse_key, allow_hyphen_values = true)]
-        end: Option<RowKey>,
-        /// Show at most this many rows; 0 shows all
-        #[arg(long, default_value_t = 100)]
-        limit: u64,
-        /// Show rows in descending key order
-        #[arg(long)]
-        reversed: bool,
-        /// Show values as hexadecimal digits
-        #[arg(long)]
-        hex: bool,
-    },
+    Get(Get),
+    Set(Set),
+    Delete(Delete),
+    Scan(Scan),
+    Count(Count),
+}
+
+/// Show one row with all its cells
+///
+/// Examples:
+///   ebla row get web com.cnn.www
+///   ebla get web com.cnn.www --hex
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Get {
+    /// Which cluster
+    #[command(flatten)]
+    pub cluster: ClusterArguments,
+    /// Name of the table
+    pub table: String,
+    /// Key of the row; bytes as \xHH
+    #[arg(value_parser = encoding::parse_key)]
+    pub row: RowKey,
+    /// Show values as hexadecimal digits
+    #[arg(long)]
+    pub hex: bool,
+}
+
+/// Write cells of one row, all or none
+///
+/// Examples:
+///   ebla row set web com.cnn.www anchor:cnnsi.com=CNN
+///   ebla row set web com.cnn.www 'contents:raw=\xff\x00'
+///   ebla set web com.cnn.www --hex contents:raw=ff00
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Set {
+    /// Which cluster
+    #[command(flatten)]
+    pub cluster: ClusterArguments,
+    /// Name of the table
+    pub table: String,
+    /// Key of the row; bytes as \xHH
+    #[arg(value_parser = encoding::parse_key)]
+    pub row: RowKey,
+    /// FAMILY:QUALIFIER=VALUE; bytes as \xHH, and `=` in a qualifier as \x3d
+    #[arg(required = true, value_name = "CELL")]
+    pub cells: Vec<String>,
+    /// Values are hexadecimal digits
+    #[arg(long)]
+    pub hex: bool,
+}
+
+/// Delete a row, a family of it, or a column of it
+///
+/// Deleting a row that does not exist is not an error.
+///
+/// Examples:
+///   ebla row delete web com.cnn.www
+///   ebla row delete web com.cnn.www --column anchor:cnnsi.com
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Delete {
+    /// Which cluster
+    #[command(flatten)]
+    pub cluster: ClusterArguments,
+    /// Name of the table
+    pub table: String,
+    /// Key of the row; bytes as \xHH
+    #[arg(value_parser = encoding::parse_key)]
+    pub row: RowKey,
+    /// Delete only the cells of this family
+    #[arg(long, conflicts_with = "column")]
+    pub family: Option<String>,
+    /// Delete only the cells of this column: FAMILY:QUALIFIER; bytes as \xHH
+    #[arg(long, value_parser = column)]
+    pub column: Option<Column>,
+}
+
+/// Show rows in key order
+///
+/// Examples:
+///   ebla row scan web --prefix com.
+///   ebla scan web --start a --end m --limit 0
+///   ebla scan web -o csv --limit 0 > web.csv
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Scan {
+    /// Which cluster
+    #[command(flatten)]
+    pub cluster: ClusterArguments,
+    /// Name of the table
+    pub table: String,
+    /// Which rows
+    #[command(flatten)]
+    pub keys: Keys,
+    /// Show at most this many rows; 0 shows all
+    #[arg(long, default_value_t = 100)]
+    pub limit: u64,
+    /// Show rows in descending key order
+    #[arg(long)]
+    pub reversed: bool,
+    /// Show values as hexadecimal digits
+    #[arg(long)]
+    pub hex: bool,
+}
+
+/// Count rows
+///
+/// Every row is read on its server; only its key is sent. Rows without cells do not exist and are not counted.
+///
+/// Examples:
+///   ebla row count web
+///   ebla count web --prefix com.
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Count {
+    /// Which cluster
+    #[command(flatten)]
+    pub cluster: ClusterArguments,
+    /// Name of the table
+    pub table: String,
+    /// Which rows
+    #[command(flatten)]
+    pub keys: Keys,
+}
+
+/// A range of rows.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Keys {
+    /// Only keys that start with this; bytes as \xHH
+    #[arg(long, value_name = "KEY", value_parser = encoding::parse_key, allow_hyphen_values = true)]
+    pub prefix: Option<RowKey>,
+    /// Only this key and those after it
+    #[arg(long, value_name = "KEY", value_parser = encoding::parse_key, allow_hyphen_values = true)]
+    pub start: Option<RowKey>,
+    /// Only keys before this one
+    #[arg(long, value_name = "KEY", value_parser = encoding::parse_key, allow_hyphen_values = true)]
+    pub end: Option<RowKey>,
+}
+
+impl Keys {
+    fn rows(self) -> Result<RowSet, Failure> {
+        row_set(self.prefix.as_ref(), self.start, self.end)
+    }
 }
 
 /// A column of a table.
@@ -166,39 +218,62 @@ impl Values {
 /// An error from the cluster; 3 when the row does not exist.
 pub async fn run(command: Row, runtime: Runtime) -> Result<(), Failure> {
     match command {
-        Row::Get { cluster, table, row, hex } => {
-            let view = View::new(&cluster, hex)?;
-            let found = cluster.client(&runtime).await?.table(&cluster.table(&table)?).read_row(&row, None).await?;
-            let absent = || Failure { message: format!("table {table} has no row {}", shown(&row)), code: 3 };
-            let row = found.ok_or_else(absent)?;
-            match view {
-                View::Json => output::print_json(&json!([row_json(&row)])),
-                View::Text(values) => output::print(&row_text(&row, values)),
-            }
-            Ok(())
-        }
-        Row::Set { cluster, table, row, cells, hex } => {
+        Row::Get(get) => self::get(get, runtime).await,
+        Row::Set(Set { cluster, table, row, cells, hex }) => {
             set(&cluster, &table, &row, &cells, Values::of(hex), &runtime).await
         }
-        Row::Delete { cluster, table, row, family, column } => {
-            let (what, mutation) = deletion(family, column);
-            let name = cluster.table(&table)?;
-            cluster.client(&runtime).await?.table(&name).mutate_row(&row, &[mutation]).await?;
-            match cluster.output {
-                Format::Json => {
-                    output::print_json(&json!({ "key": encoding::to_base64(row.as_bytes()), "deleted": what }))
-                }
-                Format::Table => output::note(&format!("deleted {what} {} of {table}", shown(&row))),
-            }
-            Ok(())
-        }
-        Row::Scan { cluster, table, prefix, start, end, limit, reversed, hex } => {
+        Row::Delete(delete) => self::delete(delete, runtime).await,
+        Row::Scan(Scan { cluster, table, keys, limit, reversed, hex }) => {
             let view = View::new(&cluster, hex)?;
-            let rows = row_set(prefix.as_ref(), start, end)?;
             let direction = if reversed { Direction::Descending } else { Direction::Ascending };
-            scan(&cluster, &table, rows, limit, direction, view, &runtime).await
+            scan(&cluster, &table, keys.rows()?, limit, direction, view, &runtime).await
         }
+        Row::Count(count) => self::count(count, runtime).await,
     }
+}
+
+async fn get(Get { cluster, table, row, hex }: Get, runtime: Runtime) -> Result<(), Failure> {
+    let view = View::new(&cluster, hex)?;
+    let found = cluster.client(&runtime).await?.table(&cluster.table(&table)?).read_row(&row, None).await?;
+    let absent = || Failure { message: format!("table {table} has no row {}", shown(&row)), code: 3 };
+    let row = found.ok_or_else(absent)?;
+    match view {
+        View::Json => output::print_json(&json!([row_json(&row)])),
+        View::Lines => output::print_json(&row_json(&row)),
+        View::Cells(values) => {
+            output::print(&heading().render());
+            output::print(&cells(&row, values).render());
+        }
+        View::Text(values) => output::print(&row_text(&row, values)),
+    }
+    Ok(())
+}
+
+async fn delete(Delete { cluster, table, row, family, column }: Delete, runtime: Runtime) -> Result<(), Failure> {
+    let (what, mutation) = deletion(family, column);
+    let name = cluster.table(&table)?;
+    cluster.client(&runtime).await?.table(&name).mutate_row(&row, &[mutation]).await?;
+    match cluster.output {
+        Format::Json => output::print_json(&json!({ "key": encoding::to_base64(row.as_bytes()), "deleted": what })),
+        Format::Table => output::note(&format!("deleted {what} {} of {table}", shown(&row))),
+    }
+    Ok(())
+}
+
+async fn count(Count { cluster, table, keys }: Count, runtime: Runtime) -> Result<(), Failure> {
+    let name = cluster.table(&table)?;
+    let filter = Filter::Chain(vec![Filter::CellsPerRowLimit(1), Filter::StripValue]);
+    let options = ReadOptions { filter: Some(filter), ..ReadOptions::default() };
+    let mut found = cluster.client(&runtime).await?.table(&name).stream_rows(keys.rows()?, options);
+    let mut rows = 0_u64;
+    while found.try_next().await?.is_some() {
+        rows = rows.saturating_add(1);
+    }
+    match cluster.output {
+        Format::Json => output::print_json(&json!({ "rows": rows })),
+        Format::Table => output::print(&format!("{rows}\n")),
+    }
+    Ok(())
 }
 
 async fn set(
@@ -236,6 +311,9 @@ async fn scan(
     let (mut count, mut documents) = (0_u64, Vec::new());
     let mut last = RowKey::EMPTY;
     let mut next = None;
+    if let View::Cells(_) = view {
+        output::print(&heading().render());
+    }
     while let Some(row) = found.try_next().await? {
         if limit > 0 && count == limit {
             next = Some(row.key);
@@ -243,6 +321,8 @@ async fn scan(
         }
         match view {
             View::Json => documents.push(row_json(&row)),
+            View::Lines => output::print_json(&row_json(&row)),
+            View::Cells(values) => output::print(&cells(&row, values).render()),
             View::Text(values) => output::print(&row_text(&row, values)),
         }
         if output::is_closed() {
@@ -253,8 +333,8 @@ async fn scan(
     }
     match view {
         View::Json => output::print_json(&Value::Array(documents)),
-        View::Text(_) if count == 0 => output::note("no rows"),
-        View::Text(_) => {}
+        _ if count == 0 => output::note("no rows"),
+        _ => {}
     }
     if let Some(next) = next {
         output::note(&more(count, direction, &last, &next));
@@ -281,18 +361,26 @@ fn shown(key: &RowKey) -> String {
 /// Output representation of rows.
 #[derive(Clone, Copy, Debug)]
 enum View {
+    /// One document with all rows.
     Json,
+    /// A document for each row, on a line of its own.
+    Lines,
+    /// A line for each cell.
+    Cells(Values),
+    /// For people.
     Text(Values),
 }
 
 impl View {
     fn new(cluster: &ClusterArguments, hex: bool) -> Result<Self, Failure> {
-        match cluster.output {
-            Format::Json if hex => Err(Failure::usage(
+        match (cluster.output, output::layout()) {
+            (Format::Json, _) if hex => Err(Failure::usage(
                 "--hex applies to table output only, because JSON has values as base64; remove --hex or -o json",
             )),
-            Format::Json => Ok(Self::Json),
-            Format::Table => Ok(Self::Text(Values::of(hex))),
+            (Format::Json, Layout::Ndjson) => Ok(Self::Lines),
+            (Format::Json, _) => Ok(Self::Json),
+            (Format::Table, Layout::Csv | Layout::Raw) => Ok(Self::Cells(Values::of(hex))),
+            (Format::Table, _) => Ok(Self::Text(Values::of(hex))),
         }
     }
 }
@@ -343,6 +431,26 @@ fn row_text(row: &ModelRow, values: Values) -> String {
         text.push_str(&format!("  {column:<40} {}  {value}\n", output::time(cell.timestamp)));
     }
     text
+}
+
+/// The heading of [`cells`].
+fn heading() -> Table {
+    Table::new(&["KEY", "FAMILY", "QUALIFIER", "TIMESTAMP_MICROS", "VALUE"])
+}
+
+/// A line for each cell, without a heading.
+fn cells(row: &ModelRow, values: Values) -> Table {
+    let mut table = Table::default();
+    for cell in &row.cells {
+        table.row(vec![
+            encoding::escape(row.key.as_bytes()),
+            cell.family.as_str().to_owned(),
+            encoding::escape(&cell.qualifier),
+            cell.timestamp.get().to_string(),
+            values.show(&cell.value),
+        ]);
+    }
+    table
 }
 
 fn row_json(row: &ModelRow) -> Value {

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::DEFAULT_ADDRESS;
 use super::merges::MergeArguments;
 use super::mounttable::{self, Mounttable};
+use crate::config::ConfigArguments;
 use crate::local::{LocalCluster, LocalConfig};
 use crate::output::{self, Failure, Format};
 use crate::process::{self, DataFolder, Exposure, Listen, Signals};
@@ -32,6 +33,9 @@ const STOP_GRACE: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Up {
+    /// Configuration file
+    #[command(flatten)]
+    pub config: ConfigArguments,
     /// Data folder
     #[arg(long, value_name = "DIR", env = "EBLA_DATA", conflicts_with = "ephemeral")]
     pub data: Option<PathBuf>,
@@ -86,7 +90,7 @@ pub struct Up {
     #[arg(long)]
     pub insecure: bool,
     /// Output format; json prints the contents of the ready file on stdout
-    #[arg(short = 'o', long = "output", value_enum, default_value = "table")]
+    #[arg(short = 'o', long = "output", value_parser = output::layouts(), default_value = "table")]
     pub output: Format,
 }
 

@@ -15,7 +15,7 @@ use crate::output::{self, Format, Table};
 #[command(verbatim_doc_comment)]
 pub struct Version {
     /// Output format
-    #[arg(short = 'o', long = "output", env = "EBLA_OUTPUT", value_enum, default_value = "table")]
+    #[arg(short = 'o', long = "output", env = "EBLA_OUTPUT", value_parser = output::layouts(), default_value = "table")]
     pub output: Format,
 }
 
