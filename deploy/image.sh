@@ -14,7 +14,10 @@ main() {
   context=$(mktemp -d)
   trap 'rm -rf "$context"' EXIT
   strip --strip-debug -o "$context/ebla" "$binary"
+  # `make dist` writes the list of components beside the program.
+  if [ -e "$binary.cdx.json" ]; then cp "$binary.cdx.json" "$context/ebla.cdx.json"; else ./sbom.py "$context/ebla.cdx.json"; fi
   chmod 755 "$context/ebla"
+  chmod 644 "$context/ebla.cdx.json"
   build --target runtime --tag "$RUNTIME"
   build --tag "$tag"
   local said

@@ -2,8 +2,8 @@
 //!
 //! They cover the dependencies between crates, the layers of the tablet server, the purity of decisions, the single place of
 //! gRPC codes, paths and links in documents, the table of contents of the book, descriptions of every call of the public API
-//! and every environment variable, the signatures of public functions ([`signatures`]), the type of locks ([`locks`]), and
-//! the vocabulary ([`words`]). `docs/inside/style.md` explains the rules.
+//! and every environment variable, the signatures of public functions ([`signatures`]), the type of locks ([`locks`]), the
+//! list of components ([`components`]), and the vocabulary ([`words`]). `docs/inside/style.md` explains the rules.
 
 #![expect(
     clippy::unwrap_used,
@@ -12,6 +12,8 @@
     reason = "a test may fail, and then says where"
 )]
 
+#[path = "tidy/components.rs"]
+mod components;
 #[path = "tidy/locks.rs"]
 mod locks;
 #[path = "tidy/signatures.rs"]
@@ -590,7 +592,10 @@ fn messages_explained_in_the_book_are_in_the_program() {
     // A `…` stands for a value.
     let is_there = |message: &str| message.split('…').all(|part| code.contains(part.trim()));
     let gone = messages.into_iter().filter(|message| !is_there(message)).collect();
-    report("docs/operate/{observe,troubleshooting}.md explain messages that are no longer in the program", gone);
+    report(
+        "docs/operate/{observe,troubleshooting}.md explain messages that are no longer in the program",
+        gone,
+    );
 }
 
 /// The external crates, with features, that cargo builds for a selection of our crates.
