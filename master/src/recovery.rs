@@ -126,6 +126,7 @@ fn evidence_from_proto(answer: control::EvidenceReply) -> Result<ServerEvidence,
         schemas: directory.tables.iter().map(convert::schema_from_proto).collect::<Result<_, _>>()?,
         active_version: directory.cluster.as_ref().map_or(ClusterVersion::FIRST, convert::active_version),
         registered: directory.servers.iter().map(|server| ServerId::new(server.server)).collect(),
+        access: directory.access.into_iter().map(|file| (file.path, file.value)).collect(),
     })
 }
 
@@ -151,6 +152,7 @@ async fn read_content(lock: &MasterLock) -> Result<ChubbyContent, Error> {
         lock: lock.revision(),
         files: schema_store::read_files(chubby, ClusterSnapshot::default()).await?,
         names: schema_store::list_names(chubby).await?,
+        access: chubby.list(paths::ACCESS).await?.0.into_iter().map(|file| file.path).collect(),
     })
 }
 
@@ -159,6 +161,7 @@ async fn execute(lock: &MasterLock, step: &Step) -> Result<(), Error> {
     let chubby = &**lock.chubby();
     let writes = match step {
         Step::RaiseCounter(counter, next) => return Ok(raise_counter(chubby, *counter, *next).await?),
+        Step::WriteAccess(path, content) => vec![Write::put(path.clone(), content.clone())],
         Step::WriteTable(schema) => {
             vec![Write::put(paths::table(schema.table), convert::schema_to_bytes(schema))]
         }

@@ -7,6 +7,7 @@
 //!   a group has dropped a table                           the table               its deletion is started again
 //!   an id                                                 a counter at or below   the counter is raised
 //!   the root tablet                                       an older one, or none   it is written
+//!   policies of an instance or of a table                 none                    they are written, before the table
 //!   the cluster, and the epochs of masters                nothing, or lower ones  the cluster's record is written
 //!   -                                                     unfinished changes      removed: they may have been finished since
 //! ```
@@ -14,11 +15,15 @@
 //! The latest replica of a group is the one that has applied the most of its log. It is known to have every committed entry only
 //! if a majority of the voters has answered, so a recovery without one is refused.
 //!
+//! Policies are known from the servers' copies of Chubby's files. Servers follow a Chubby that was restored from an older backup, so what was changed
+//! after the backup is known only if Chubby was emptied.
+//!
 //! What tablet servers do not know cannot be recovered: instances, app profiles, labels, results of operations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use bytes::Bytes;
 use ebla_chubby::{Counter, Revision, paths};
 use ebla_model::cluster_version::ClusterVersion;
 use ebla_model::error::{Error, Reason};
@@ -47,6 +52,8 @@ pub struct ServerEvidence {
     pub registered: BTreeSet<ServerId>,
     /// The cluster version that was active by that copy.
     pub active_version: ClusterVersion,
+    /// The files of policies in that copy, by path.
+    pub access: BTreeMap<String, Bytes>,
 }
 
 /// A group as one replica has applied it.
@@ -77,6 +84,8 @@ pub struct ChubbyContent {
     pub files: ClusterSnapshot,
     /// The files of table names, by path.
     pub names: BTreeMap<String, TableId>,
+    /// The paths of the files of policies.
+    pub access: BTreeSet<String>,
 }
 
 /// One write. They are carried out in their order; each may be repeated.
@@ -84,6 +93,8 @@ pub struct ChubbyContent {
 pub enum Step {
     /// Raises a counter.
     RaiseCounter(Counter, u64),
+    /// Writes a file of policies: the path and the content.
+    WriteAccess(String, Bytes),
     /// Writes a schema that is missing or older.
     WriteTable(TableSchema),
     /// Writes the file of a table's name.
@@ -106,6 +117,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::RaiseCounter(counter, next) => write!(f, "raise the counter {} to {next}", counter.name()),
+            Self::WriteAccess(path, _content) => write!(f, "write the policies of {}", described(path)),
             Self::WriteTable(schema) => {
                 write!(f, "write table {} ({}), schema version {}", schema.table, schema.name, schema.version)
             }
@@ -150,6 +162,9 @@ pub fn recovery(
     let mut recovery = Recovery::default();
     raise_counters(chubby, evidence, &mut recovery);
     recover_tables(chubby, evidence, &latest, &mut recovery);
+    if is_behind {
+        recover_access(chubby, evidence, &mut recovery);
+    }
     recovery.steps.extend(root_step(chubby, &latest));
     if is_behind || !recovery.steps.is_empty() {
         remove_unfinished(chubby, &latest, &mut recovery);
@@ -329,6 +344,72 @@ fn recover_table(present: Option<&TableSchema>, newest: &TableSchema, names: &mu
     }
     if !names.has_file(&name, newest.table) {
         recovery.steps.push(Step::WriteName(name, newest.table));
+    }
+}
+
+/// The policies that Chubby lacks and servers have copies of. They are written first: a table must not be without its policies for a moment.
+fn recover_access(chubby: &ChubbyContent, evidence: &BTreeMap<ServerId, ServerEvidence>, recovery: &mut Recovery) {
+    let mut copies: BTreeMap<&String, BTreeMap<&Bytes, usize>> = BTreeMap::new();
+    for (path, content) in evidence.values().flat_map(|server| &server.access) {
+        *copies.entry(path).or_default().entry(content).or_default() += 1;
+    }
+    if copies.is_empty() && chubby.access.is_empty() {
+        return;
+    }
+    let (mut written, mut deleted) = (BTreeMap::new(), BTreeSet::new());
+    for step in &recovery.steps {
+        match step {
+            Step::WriteTable(schema) => drop(written.insert(schema.table, &schema.name)),
+            Step::DeleteTable(schema) => drop(deleted.insert(schema.table)),
+            _ => {}
+        }
+    }
+    let present = |table: &TableId| chubby.files.tables.contains_key(table);
+    let exists = |table: &TableId| (present(table) || written.contains_key(table)) && !deleted.contains(table);
+    let mut steps = Vec::new();
+    for (path, contents) in &copies {
+        let is_needed = match paths::parse_table_access(path) {
+            Some(table) => exists(&table),
+            None => path.starts_with(paths::INSTANCE_ACCESS),
+        };
+        // A server that was cut off from Chubby may have an older copy than the others.
+        let most = contents.iter().max_by_key(|(_content, servers)| **servers);
+        let Some((content, _servers)) = most.filter(|_most| is_needed && !chubby.access.contains(*path)) else {
+            continue;
+        };
+        if contents.len() > 1 {
+            recovery.findings.push(format!(
+                "the servers have different policies of {}: those that most servers have are written; check them with `ebla iam get`",
+                described(path)
+            ));
+        }
+        steps.push(Step::WriteAccess((*path).clone(), (*content).clone()));
+    }
+    for (table, name) in written.into_iter().filter(|(table, _name)| !present(table)) {
+        let path = paths::table_access(table);
+        if !copies.contains_key(&path) && !chubby.access.contains(&path) {
+            recovery.findings.push(format!(
+                "no server knows policies of table {table} ({name}), which is written again: if it had some, set them again with \
+                 `ebla iam set`; until then its families have no lists"
+            ));
+        }
+    }
+    if chubby.cluster.is_some() {
+        recovery.findings.push(
+            "policies that were changed since the backup of the lock service are not known to the tablet servers: check them with \
+             `ebla iam get`"
+                .to_owned(),
+        );
+    }
+    recovery.steps.splice(0..0, steps);
+}
+
+/// What the policies of a file are for.
+fn described(path: &str) -> String {
+    match (paths::parse_table_access(path), path.strip_prefix(paths::INSTANCE_ACCESS)) {
+        (Some(table), _) => format!("table {table}"),
+        (None, Some(instance)) => format!("instance {instance}"),
+        (None, None) => path.to_owned(),
     }
 }
 

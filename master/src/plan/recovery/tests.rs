@@ -46,6 +46,7 @@ fn server(group: GroupEvidence) -> ServerEvidence {
         schemas: Vec::new(),
         registered: [1, 2, 3].map(ServerId::new).into(),
         active_version: ClusterVersion::RECORDED,
+        access: BTreeMap::new(),
     }
 }
 
@@ -61,6 +62,7 @@ fn chubby(tables: &[TableSchema]) -> ChubbyContent {
         cluster: Some((CLUSTER, 0)),
         lock: Revision::new(50),
         names: names.collect(),
+        access: BTreeSet::new(),
         files: ClusterSnapshot {
             tables: tables.iter().map(|schema| (schema.table, schema.clone())).collect(),
             counters: Some(Counter::ALL.map(|counter| (counter, 2_000)).into()),
@@ -245,4 +247,72 @@ fn servers_of_another_cluster_are_refused() {
     );
     evidence.get_mut(&ServerId::new(2)).unwrap().cluster = Some(ClusterId::new(8));
     assert!(refusal(&content, &evidence).starts_with("the tablet servers belong to different clusters"));
+}
+
+/// Servers with these copies of policies: the text for the path.
+fn servers_with_policies(
+    schemas: &[TableSchema],
+    copies: &[(u64, &str, &'static [u8])],
+) -> BTreeMap<ServerId, ServerEvidence> {
+    let mut evidence = servers(schemas);
+    for (server, path, content) in copies {
+        let server = evidence.get_mut(&ServerId::new(*server)).unwrap();
+        server.access.insert((*path).to_owned(), Bytes::from_static(content));
+    }
+    evidence
+}
+
+fn policy_findings(recovery: &Recovery) -> Vec<&String> {
+    recovery.findings.iter().filter(|finding| finding.contains("policies")).collect()
+}
+
+#[test]
+fn policies_that_an_emptied_chubby_lacks_are_written_before_the_tables() {
+    let table = paths::table_access(TableId::new(5));
+    let instance = paths::instance_access("p", "i");
+    let gone = paths::table_access(TableId::new(4));
+    let copies = [(1, &*table, &b"t"[..]), (2, &table, b"t"), (1, &instance, b"i"), (2, &gone, b"deleted")];
+    let evidence = servers_with_policies(&[schema(5, "t", 2)], &copies);
+    let empty = ChubbyContent { lock: Revision::new(50), ..ChubbyContent::default() };
+    let found = recovery(&empty, &evidence, &BTreeSet::new()).unwrap();
+    assert_eq!(
+        found.steps[..2],
+        [
+            Step::WriteAccess(instance.clone(), Bytes::from_static(b"i")),
+            Step::WriteAccess(table, Bytes::from_static(b"t"))
+        ]
+    );
+    assert_eq!(found.steps[0].to_string(), "write the policies of instance p/i");
+    assert_eq!(found.steps[1].to_string(), "write the policies of table 5");
+    let others = found.steps.iter().skip(2).filter(|step| matches!(step, Step::WriteAccess(..)));
+    assert_eq!(others.count(), 0, "a table that does not exist gets no policies");
+    assert_eq!(policy_findings(&found), Vec::<&String>::new());
+}
+
+#[test]
+fn policies_of_chubby_stay_and_a_complete_chubby_gets_none() {
+    let tables = [schema(5, "t", 2)];
+    let path = paths::table_access(TableId::new(5));
+    let evidence = servers_with_policies(&tables, &[(1, &path, b"old"), (2, &path, b"old")]);
+    assert_eq!(recovery(&chubby(&tables), &evidence, &BTreeSet::new()).unwrap(), Recovery::default(), "not behind");
+    let mut behind = chubby(&tables);
+    behind.files.behind = Some(vec!["restored".to_owned()]);
+    behind.access.insert(path);
+    let found = recovery(&behind, &evidence, &BTreeSet::new()).unwrap();
+    assert!(!found.steps.iter().any(|step| matches!(step, Step::WriteAccess(..))), "{:?}", found.steps);
+    assert!(policy_findings(&found)[0].contains("since the backup"), "{:?}", found.findings);
+}
+
+#[test]
+fn different_and_unknown_policies_are_reported() {
+    let path = paths::table_access(TableId::new(5));
+    let copies = [(1, &*path, &b"old"[..]), (2, &path, b"new"), (3, &path, b"new")];
+    let evidence = servers_with_policies(&[schema(5, "t", 2), schema(6, "u", 1)], &copies);
+    let empty = ChubbyContent { lock: Revision::new(50), ..ChubbyContent::default() };
+    let found = recovery(&empty, &evidence, &BTreeSet::new()).unwrap();
+    assert_eq!(found.steps[0], Step::WriteAccess(path, Bytes::from_static(b"new")));
+    let findings = policy_findings(&found);
+    assert!(findings[0].starts_with("the servers have different policies of table 5"), "{findings:?}");
+    assert!(findings[1].starts_with("no server knows policies of table 6"), "{findings:?}");
+    assert_eq!(findings.len(), 2);
 }
