@@ -83,7 +83,7 @@ run: program pages ## start a cluster and load a real data set; ARGS=--exit-afte
 pages: install ## download Debian's packages of Clang's documentation, five releases of 6 MB in total: the pages of `make run`
 	@workload/data/pages.sh $(PAGES) || echo "no pages could be downloaded: the contents of pages are generated"
 
-cluster: dist ## start a cluster in containers: 3 etcd, 2 masters, 5 tablet servers at 127.0.0.1:8086 to 8090, or SERVERS=3 to 15 of them; needs Docker
+cluster: dist ## start a cluster in containers, with TLS and access control: 3 etcd, 2 masters, 5 tablet servers at 127.0.0.1:8086 to 8090, or SERVERS=3 to 15 of them; SECURITY=off: without both; needs Docker
 	deploy/cluster.sh up $(DIST)
 
 cluster-down: ## stop this cluster and remove it, including its data

@@ -15,7 +15,7 @@ mod signals;
 use std::io::Write as _;
 
 pub use address::{
-    ClusterSecurity, Exposure, Listen, check_exposure, check_free, check_reachable, etcd_url, host_port,
+    ClusterSecurity, Exposure, Listen, Users, check_exposure, check_free, check_reachable, etcd_url, host_port,
 };
 pub use folder::{DataFolder, lock};
 pub use ready::{check_ready, write_ready};

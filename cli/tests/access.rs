@@ -3,11 +3,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail, and then says where")]
 
+use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
 use bytes::Bytes;
-use ebla_client::{Admin, Client, ReadOptions};
+use ebla_client::{Admin, BearerToken, Client, ReadOptions};
 use ebla_model::error::Reason;
 use ebla_model::key::{RowKey, RowSet};
 use ebla_model::mutation::{Mutation, WriteTime};
@@ -23,9 +24,8 @@ use ebla_tests::process::{Plan, ProcessCluster};
 use crate::support;
 use crate::tls::{CLIENT, Certificates};
 
-/// A key that has signed no token: the callers of this test have certificates. From RFC 8037, appendix A.2.
-const KEYS: &str =
-    r#"{"keys":[{"kty":"OKP","crv":"Ed25519","use":"sig","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+/// What the tokens of this test say, and the servers expect.
+const ISSUER: [&str; 4] = ["--issuer", "https://login.example.org", "--audience", "ebla"];
 /// How long a change of a policy takes at most, with a second for a busy machine.
 const EFFECTIVE_MAX: Duration = Duration::from_secs(2);
 
@@ -74,13 +74,21 @@ impl Callers {
     }
 }
 
+/// Runs `ebla token` in a folder, and returns what it printed.
+fn token(arguments: &[&str], folder: &Path) -> String {
+    let output = Command::new(support::ebla()).arg("token").args(arguments).arg("--dir").arg(folder).output().unwrap();
+    assert!(output.status.success(), "ebla token {arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
 async fn guarded() {
     let folder = tempfile::tempdir().unwrap();
     let certificates = Certificates::init(folder.path().join("certs"));
-    let keys = folder.path().join("keys.json");
-    std::fs::write(&keys, KEYS).unwrap();
+    let tokens = folder.path().join("tokens");
+    token(&["init"], &tokens);
+    let keys = tokens.join("token-keys.json");
     let network = Loopback::claim().unwrap();
-    let administrators = format!("certificate:{CLIENT},certificate:mounttable-0");
+    let administrators = format!("certificate:{CLIENT},certificate:mounttable-0,subject:operator");
     let options = [
         ("--token-keys", keys.display().to_string()),
         ("--token-issuer", "https://login.example.org".to_owned()),
@@ -105,6 +113,7 @@ async fn guarded() {
     let callers = Callers { certificates, address, master };
 
     policies(&callers).await;
+    tokens_are_identities(&callers, &tokens).await;
     not_for_users(&callers).await;
     // The mounttable has created its table, with its own certificate, and reads and writes it.
     let root = cluster.mounttable_addresses().first().unwrap().clone();
@@ -144,6 +153,40 @@ async fn policies(callers: &Callers) {
     callers.succeeds(CLIENT, &["iam", "set", "web", "--remove", "roles/bigtable.reader=certificate:reader"]);
     tokio::time::sleep(EFFECTIVE_MAX).await;
     assert_eq!(families(Some("reader")).await, Err(Reason::PermissionDenied), "the right was revoked");
+}
+
+/// Callers without a certificate, with tokens as `ebla token` issues them.
+async fn tokens_are_identities(callers: &Callers, folder: &Path) {
+    let issue = |subject: &str, more: &[&str], folder: &Path| {
+        BearerToken::new(&token(&[&["issue", subject], &ISSUER[..], more].concat(), folder)).unwrap()
+    };
+    let table = "projects/dev/instances/dev/tables/web".parse::<TableName>().unwrap();
+    let read = async |token| {
+        let client = Client::endpoint(&callers.address, callers.runtime(None)).with_token(Some(token));
+        let rows = client.table(&table).read_rows(RowSet::all(), ReadOptions::default()).await;
+        rows.map(|rows| rows.len()).map_err(|error| error.reason)
+    };
+    assert_eq!(read(issue("operator", &[], folder)).await, Ok(1), "an administrator");
+    assert_eq!(read(issue("alice", &[], folder)).await, Err(Reason::PermissionDenied), "without a policy");
+    callers.succeeds(CLIENT, &["iam", "set", "web", "--add", "roles/bigtable.reader=group:staff"]);
+    tokio::time::sleep(EFFECTIVE_MAX).await;
+    assert_eq!(read(issue("alice", &["--group", "staff,others"], folder)).await, Ok(1), "of a group");
+    assert_eq!(read(issue("alice", &["--group", "others"], folder)).await, Err(Reason::PermissionDenied));
+    let elsewhere = ["issue", "operator", "--issuer", "https://login.example.org", "--audience", "another"];
+    let elsewhere = BearerToken::new(&token(&elsewhere, folder)).unwrap();
+    assert_eq!(read(elsewhere).await, Err(Reason::Unauthenticated), "of another audience");
+    let other = tempfile::tempdir().unwrap();
+    token(&["init"], other.path());
+    assert_eq!(read(issue("operator", &[], other.path())).await, Err(Reason::Unauthenticated), "of another key");
+    let file = folder.join("operator.token");
+    token(&[&["issue", "operator", "--out", file.to_str().unwrap()], &ISSUER[..]].concat(), folder);
+    let file = file.to_str().unwrap();
+    for command in [&["status"][..], &["wait", "--servers", "3", "--for", "30"]] {
+        let with_token = [command, &["--token-file", file]].concat();
+        let output = callers.ebla(None, &callers.address, &with_token);
+        assert!(output.status.success(), "{command:?}: {output:?}");
+    }
+    callers.is_refused(None, &callers.address, &["server", "drain", "1"], "this server needs a token");
 }
 
 /// The services between servers, and the master.

@@ -2,6 +2,8 @@
 //! paused, partitioned, two of five simultaneously, and all simultaneously; then while two servers join, another one is killed, and
 //! the two are drained and removed.
 //!
+//! The cluster has no access control, which closes tablets to `ebla verify`: `secured.rs` tests the secure form.
+//!
 //! The schedule is drawn from a seed, which is printed; `EBLA_CHAOS_SEED` repeats it. The number of faults of each kind is set by
 //! the variables in `items`; `make chaos` sets higher ones. Skipped with the reason if Docker is not available.
 
@@ -18,7 +20,7 @@ use std::time::Duration;
 use ebla_model::time::Micros;
 use ebla_runtime::{Clock, Runtime};
 use ebla_tests::cluster::{Cluster as _, Direction, Node};
-use ebla_tests::containers::{ContainerCluster, missing};
+use ebla_tests::containers::{ContainerCluster, Security, missing};
 use ebla_tests::faults::fault::{FaultKind, Target};
 use ebla_tests::faults::nemesis::ClusterNemesis;
 use ebla_tests::faults::parameters::{seed, times};
@@ -79,7 +81,7 @@ async fn come_and_go() {
     let schedule = schedule(seed, &items(seed));
     println!("EBLA_CHAOS_SEED={seed}: {} faults", schedule.len());
     let began = runtime.clock.monotonic();
-    let mut cluster = ContainerCluster::start(Path::new(support::ebla())).await.unwrap();
+    let mut cluster = ContainerCluster::start(Path::new(support::ebla()), Security::Off).await.unwrap();
     let verifier = cluster.verify(&["--for", "86400", "--writers", "8", "--readers", "2"]).await.unwrap();
 
     let mut nemesis = ClusterNemesis::new(&mut cluster, runtime.clock.clone());

@@ -25,6 +25,7 @@ mod recover;
 mod roles;
 mod rot;
 mod rot_in_turn;
+mod secured;
 mod support;
 mod tls;
 mod upgrade;

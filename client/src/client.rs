@@ -20,7 +20,7 @@ use ebla_proto::services::bigtable_client::BigtableClient;
 use ebla_runtime::Runtime;
 
 use crate::admin::Admin;
-use crate::backend::{Backend, TIMEOUT};
+use crate::backend::{Backend, Credentials, TIMEOUT};
 use crate::channel::MESSAGE_BYTES_MAX;
 use crate::cluster::Cluster;
 use crate::deadline::Deadline;
@@ -95,19 +95,20 @@ impl Client {
         self
     }
 
-    /// The same client, whose admin calls are those of the caller whom `token` names.
+    /// The same client, whose admin calls are those of the caller whom `token` names, and with [`Client::endpoint`] also reads and writes.
     #[must_use]
     pub fn with_token(mut self, token: Option<BearerToken>) -> Self {
+        if let Backend::Endpoint(_) = &self.backend {
+            self.backend = endpoint(&self.address, token.clone(), &self.runtime);
+        }
         self.token = token;
         self
     }
 
-    /// A client of the public Bigtable API at `address` (`host:port`), without TLS. Connects at the first call.
+    /// A client of the public Bigtable API at `address` (`host:port`), with the TLS of `runtime`. Connects at the first call.
     pub fn endpoint(address: &str, runtime: Runtime) -> Self {
-        let client = BigtableClient::new(runtime.net.channel(address))
-            .max_decoding_message_size(MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        Self { backend: Backend::Endpoint(client), runtime, address: address.to_owned(), timeout: None, token: None }
+        let backend = endpoint(address, None, &runtime);
+        Self { backend, runtime, address: address.to_owned(), timeout: None, token: None }
     }
 
     /// A table; it need not exist yet.
@@ -196,4 +197,10 @@ impl Client {
     fn deadline(&self) -> Deadline {
         Deadline::after(&self.runtime.clock, self.timeout.unwrap_or(TIMEOUT))
     }
+}
+
+fn endpoint(address: &str, token: Option<BearerToken>, runtime: &Runtime) -> Backend {
+    let client = BigtableClient::with_interceptor(runtime.net.channel(address), Credentials(token));
+    let client = client.max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX);
+    Backend::Endpoint(client)
 }

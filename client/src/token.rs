@@ -1,4 +1,4 @@
-//! The token of a caller, sent with each admin call.
+//! The token of a caller, sent with each call of the public API.
 
 use std::fmt;
 

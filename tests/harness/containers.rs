@@ -5,7 +5,7 @@
 //! container that is disconnected from the network can be queried too. Containers address each other by name; a container
 //! that is reconnected has another address.
 //!
-//! Projects are called `ebla-test-PID`. What a test that was killed left behind is found by that name and removed by the
+//! Projects are called `ebla-test-PID-on` and `-off`, by their security. What a test that was killed left behind is found by that name and removed by the
 //! next one; a developer's own cluster has another name and no port in common.
 
 use std::collections::BTreeSet;
@@ -63,25 +63,60 @@ pub fn missing() -> Option<String> {
     None
 }
 
+/// Whether a cluster has TLS and access control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Security {
+    /// Both, as deploy/compose.yaml has them.
+    On,
+    /// None: as `SECURITY=off`.
+    Off,
+}
+
+impl Security {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Off => "off",
+        }
+    }
+
+    const fn scheme(self) -> &'static str {
+        match self {
+            Self::On => "https",
+            Self::Off => "http",
+        }
+    }
+}
+
 /// A running cluster of three etcd, two masters, and five tablet servers or another number of them. Dropped, it is removed with its data; in a failing
 /// test the ends of its logs are printed before that.
 pub struct ContainerCluster {
     project: String,
+    security: Security,
     tablet_servers: usize,
     partitioned: BTreeSet<Node>,
 }
 
 impl ContainerCluster {
-    /// Makes an image of `program`, starts everything, and waits until all tablets are led.
+    /// Makes an image of `program`, starts everything with five tablet servers, and waits until all tablets are led.
     ///
     /// # Errors
     /// When the image cannot be created, or the cluster does not become healthy; with the output.
-    pub async fn start(program: &Path) -> io::Result<Self> {
+    pub async fn start(program: &Path, security: Security) -> io::Result<Self> {
+        Self::start_with(program, security, TABLET_SERVERS).await
+    }
+
+    /// As [`Self::start`], with this number of tablet servers.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_with(program: &Path, security: Security, tablet_servers: usize) -> io::Result<Self> {
         sweep();
-        let project = format!("{PREFIX}{}", std::process::id());
-        let cluster = Self { project, tablet_servers: TABLET_SERVERS, partitioned: BTreeSet::new() };
+        // Two tests of one process may have a cluster each.
+        let project = format!("{PREFIX}{}-{}", std::process::id(), security.name());
+        let cluster = Self { project, security, tablet_servers, partitioned: BTreeSet::new() };
         let mut up = Command::from(script(&cluster.project));
-        up.arg("up").arg(program);
+        up.env("SECURITY", security.name()).env("SERVERS", tablet_servers.to_string()).arg("up").arg(program);
         output("start a cluster of containers", up, START_MAX).await?;
         Ok(cluster)
     }
@@ -146,18 +181,52 @@ impl ContainerCluster {
         Ok(Verifier { container })
     }
 
-    fn container(&self, node: Node) -> String {
+    /// The name of a node's container.
+    #[must_use]
+    pub fn container(&self, node: Node) -> String {
         format!("{}-{}", self.project, service(node))
     }
 
+    /// Where this machine reaches a tablet server, from any program.
+    ///
+    /// # Errors
+    /// When the container has no such port.
+    pub async fn host_address(&self, tablet_server: usize) -> io::Result<String> {
+        let port = docker(&["port", &self.container(Node::TabletServer(tablet_server)), "8086"]).await?;
+        Ok(port.lines().next().unwrap_or_default().trim().to_owned())
+    }
+
+    /// The folder with the keys, certificates and tokens of the cluster.
+    #[must_use]
+    pub fn files(&self) -> PathBuf {
+        files().join(&self.project)
+    }
+
+    /// Runs `ebla` with these arguments for the operator of the cluster; what it printed.
+    ///
+    /// # Errors
+    /// When the command fails; with its output.
+    pub async fn operator(&self, arguments: &[&str]) -> io::Result<String> {
+        let mut command = Command::from(script(&self.project));
+        command.arg("ebla").args(arguments);
+        output(&format!("ebla {}", arguments.join(" ")), command, DOCKER_MAX).await
+    }
+
     /// Runs a command inside a node's container; what it printed.
-    async fn ask(&self, node: Node, command: &[&str]) -> io::Result<String> {
+    ///
+    /// # Errors
+    /// When the command fails; with its output.
+    pub async fn ask(&self, node: Node, command: &[&str]) -> io::Result<String> {
         let container = self.container(node);
         docker(&[&["exec", container.as_str()], command].concat()).await
     }
 
     /// The active master's status, through the first tablet server that forwards the request.
     async fn status(&self) -> io::Result<Value> {
+        // A server's certificate does not permit calls of an operator.
+        if self.security == Security::On {
+            return Ok(serde_json::from_str(&self.operator(&["status", "-o", "json"]).await?)?);
+        }
         let mut last = io::Error::from(io::ErrorKind::NotConnected);
         for number in 0..self.tablet_servers {
             match self.ask(Node::TabletServer(number), &["timeout", "5", "ebla", "status", "-o", "json"]).await {
@@ -259,7 +328,8 @@ impl Cluster for ContainerCluster {
         };
         match role {
             Role::EtcdLeader => {
-                let endpoints = (1..=ETCD).map(|n| format!("http://etcd-{n}:2379")).collect::<Vec<_>>().join(",");
+                let scheme = self.security.scheme();
+                let endpoints = (1..=ETCD).map(|n| format!("{scheme}://etcd-{n}:2379")).collect::<Vec<_>>().join(",");
                 let command = ["etcdctl", "--endpoints", &endpoints, "endpoint", "status", "-w", "json"];
                 let members: Value = serde_json::from_str(&self.ask(Node::Etcd(0), &command).await.ok()?).ok()?;
                 let leads = |one: &&Value| one.pointer("/Status/leader") == one.pointer("/Status/header/member_id");
@@ -310,7 +380,12 @@ impl Cluster for ContainerCluster {
         let servers = self.tablet_servers;
         let wait = |address| format!("ebla wait --addr {address} --servers {servers} --for {WHOLE_SECONDS}");
         let all = self.addresses().into_iter().map(wait).collect::<Vec<_>>().join(" && ");
-        self.ask(Node::TabletServer(0), &["sh", "-c", &all]).await?;
+        match self.security {
+            Security::Off => self.ask(Node::TabletServer(0), &["sh", "-c", &all]).await?,
+            Security::On => {
+                self.operator(&["wait", "--servers", &servers.to_string(), "--for", &WHOLE_SECONDS.to_string()]).await?
+            }
+        };
         // No container may have exited meanwhile.
         self.all_run().await
     }
@@ -370,10 +445,16 @@ fn script(project: &str) -> std::process::Command {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy/cluster.sh");
     let mut command = std::process::Command::new(script);
     command.env("COMPOSE_PROJECT_NAME", project).env("EBLA_IMAGE", image(project)).env("EBLA_RESTART", "no");
+    command.env("EBLA_CLUSTER_FILES", files()).env_remove("SECURITY");
     command.env_remove("SERVERS").envs((1..=TABLET_SERVERS_MAX).map(|number| (format!("EBLA_PORT_{number}"), "")));
     command.envs(["EBLA_NAMES_1", "EBLA_NAMES_2"].map(|name| (name, "")));
     command.stdin(Stdio::null());
     command
+}
+
+/// The folder with the files of all clusters of tests.
+fn files() -> PathBuf {
+    std::env::temp_dir().join("ebla-test-clusters")
 }
 
 /// Removes leftovers of tests that no longer run.
@@ -384,7 +465,10 @@ fn sweep() {
         let listed = said(std::process::Command::new("docker").args(list).args(["--format", LABEL]));
         projects.extend(listed.lines().filter(|name| name.starts_with(PREFIX)).map(str::to_owned));
     }
-    let alive = |project: &str| project.strip_prefix(PREFIX).is_some_and(|pid| Path::new("/proc").join(pid).exists());
+    let alive = |project: &str| {
+        let pid = project.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        pid.is_some_and(|pid| Path::new("/proc").join(pid).exists())
+    };
     projects.iter().filter(|project| !alive(project)).for_each(|project| remove(project));
 }
 

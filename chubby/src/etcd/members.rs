@@ -102,8 +102,7 @@ impl Members {
             return Err(Error::Invalid("no etcd endpoint was given".to_owned()));
         }
         if runtime.net.tls().is_none() && members.iter().any(|member| member.transport == Transport::Tls) {
-            let message =
-                "an etcd endpoint begins with https://, so the CA of its certificate is needed: --tls-ca FILE";
+            let message = "an etcd endpoint begins with https://, so the CA of its certificate is needed: --tls-ca FILE, or --etcd-tls-ca FILE if it has one of its own";
             return Err(Error::Invalid(message.to_owned()));
         }
         Ok(Self { members, preferred: AtomicUsize::new(0), runtime })

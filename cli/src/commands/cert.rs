@@ -4,13 +4,11 @@
 //! readable by their owner alone. A certificate states a role and a name (`ebla_runtime::tls::Identity`); any other CA may issue
 //! such certificates as well.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write as _};
+use std::fs;
+use std::io::ErrorKind;
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use ebla_model::error::{Error, Reason};
 use ebla_runtime::tls::{CertificateFiles, Identity, Role, TlsFiles};
 use ebla_runtime::{Clock, Runtime, Tls};
 use rcgen::{
@@ -19,6 +17,7 @@ use rcgen::{
 };
 use time::{Duration, OffsetDateTime};
 
+use super::new_file::{self, Existing, precondition, unusable};
 use crate::output::{self, Failure};
 
 /// The subject of a CA. Certificates name their issuer by it, and by the key's identifier.
@@ -285,20 +284,6 @@ fn validity(days: u32, clock: &Clock) -> Result<(OffsetDateTime, OffsetDateTime)
     Ok((now - CLOCK_TOLERANCE, now + Duration::days(days.into())))
 }
 
-/// What happens to files that exist.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Existing {
-    Kept,
-    Replaced,
-}
-
-impl From<bool> for Existing {
-    /// From the flag `--replace`.
-    fn from(replace: bool) -> Self {
-        if replace { Self::Replaced } else { Self::Kept }
-    }
-}
-
 /// The files of a certificate and its key.
 struct Pair {
     certificate: PathBuf,
@@ -315,28 +300,18 @@ impl Pair {
     }
 
     fn write(&self, certificate: &str, key: &str, existing: Existing) -> Result<(), Failure> {
-        self.check_absent(existing)?;
-        write_new(&self.key, key, 0o600)?;
-        write_new(&self.certificate, certificate, 0o644)
+        existing.check(&self.files())?;
+        new_file::write(&self.key, key, new_file::SECRET)?;
+        new_file::write(&self.certificate, certificate, new_file::PUBLIC)
     }
 
     /// Renames the files; each is there as a whole or not at all.
     fn rename_to(&self, target: &Self, existing: Existing) -> Result<(), Failure> {
-        target.check_absent(existing)?;
+        existing.check(&target.files())?;
         for (from, to) in self.files().into_iter().zip(target.files()) {
             fs::rename(from, to).map_err(|error| unusable(to, &error))?;
         }
         Ok(())
-    }
-
-    fn check_absent(&self, existing: Existing) -> Result<(), Failure> {
-        match self.files().into_iter().find(|file| existing == Existing::Kept && file.exists()) {
-            None => Ok(()),
-            Some(file) => {
-                let message = format!("{} exists: --replace replaces it", file.display());
-                Err(Error::new(Reason::AlreadyExists, message).into())
-            }
-        }
     }
 
     fn remove(&self) {
@@ -345,28 +320,9 @@ impl Pair {
     }
 }
 
-/// Writes a file with this mode, also if one with another mode exists.
-fn write_new(file: &Path, text: &str, mode: u32) -> Result<(), Failure> {
-    match fs::remove_file(file) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(unusable(file, &error)),
-        _ => {}
-    }
-    let opened: std::io::Result<File> = OpenOptions::new().write(true).create_new(true).mode(mode).open(file);
-    let written = opened.and_then(|mut opened| opened.write_all(text.as_bytes()).and_then(|()| opened.sync_all()));
-    written.map_err(|error| unusable(file, &error))
-}
-
 fn no_ca(key: &Path, error: &std::io::Error) -> Failure {
     let advice = if error.kind() == ErrorKind::NotFound { ": `ebla cert init` makes a CA" } else { "" };
     precondition(format!("cannot read the key of the CA, {} ({error}){advice}", key.display()))
-}
-
-fn unusable(file: &Path, error: &std::io::Error) -> Failure {
-    precondition(format!("cannot write {}: {error}", file.display()))
-}
-
-fn precondition(message: String) -> Failure {
-    Error::new(Reason::FailedPrecondition, message).into()
 }
 
 fn internal(error: impl std::fmt::Display) -> Failure {

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::merges::MergeArguments;
 use super::node::{Announcement, NodeArguments};
 use crate::output::Failure;
-use crate::process::{self, Signals};
+use crate::process::{self, Signals, Users};
 
 /// Run a master. Run two: one is active, and the standby takes over when it stops.
 ///
@@ -85,6 +85,7 @@ pub async fn run(master: Master, runtime: Runtime) -> Result<(), Failure> {
         address,
         name: format!("ebla/masters/{address}"),
         ready: json!({"role": "master", "address": address, "pid": std::process::id()}),
+        users: Users::Elsewhere,
     };
     let mut published = None;
     let serve = master.node.serve(announcement, std::future::ready(()), &mut published, &runtime);

@@ -23,6 +23,7 @@ pub mod merges;
 pub mod meta;
 pub mod mounttable;
 pub mod mt;
+mod new_file;
 pub mod node;
 pub mod quota;
 pub mod recover;
@@ -32,13 +33,14 @@ pub mod status;
 pub mod table;
 pub mod tablet;
 pub mod tablet_server;
+pub mod token;
 pub mod up;
 pub mod verify;
 pub mod version;
 pub mod wait;
 
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
@@ -140,10 +142,7 @@ impl ClusterArguments {
     /// # Errors
     /// Usage, when the file cannot be read or has no token.
     pub fn token(&self) -> Result<Option<BearerToken>, Failure> {
-        let Some(path) = self.token_file.as_ref().filter(|path| !path.as_os_str().is_empty()) else { return Ok(None) };
-        let failure = |error: &dyn Display| Failure::usage(format!("read the token in {}: {error}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|error| failure(&error))?;
-        BearerToken::new(&text).map(Some).map_err(|error| failure(&error))
+        token_in(self.token_file.as_deref())
     }
 
     /// Admin calls at an address, with the token.
@@ -198,6 +197,17 @@ impl ClusterArguments {
             None => client,
         })
     }
+}
+
+/// The token in a file; `None` without a file, or with an empty name of one.
+///
+/// # Errors
+/// Usage, when the file cannot be read or has no token.
+pub(crate) fn token_in(file: Option<&Path>) -> Result<Option<BearerToken>, Failure> {
+    let Some(path) = file.filter(|path| !path.as_os_str().is_empty()) else { return Ok(None) };
+    let failure = |error: &dyn Display| Failure::usage(format!("read the token in {}: {error}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| failure(&error))?;
+    BearerToken::new(&text).map(Some).map_err(|error| failure(&error))
 }
 
 /// Timeout for asking a process that is not a tablet server for the addresses of the tablet servers.
@@ -267,6 +277,8 @@ pub enum Command {
     Cert(cert::Cert),
     #[command(subcommand)]
     Config(config::Config),
+    #[command(subcommand)]
+    Token(token::Token),
     Check(check::Check),
     Recover(recover::Recover),
     Mounttable(mounttable::Mounttable),
@@ -317,7 +329,10 @@ async fn dispatch(arguments: Arguments) -> Result<(), Failure> {
 /// The runtime with the TLS of the arguments, if there is any. Its files are watched until the process ends.
 fn secured(runtime: Runtime, arguments: &Arguments) -> Result<Runtime, Failure> {
     // The files may be the ones that shall be made.
-    if matches!(arguments.command, Command::Cert(_) | Command::Config(_) | Command::Completion(_) | Command::Man(_)) {
+    if matches!(
+        arguments.command,
+        Command::Cert(_) | Command::Token(_) | Command::Config(_) | Command::Completion(_) | Command::Man(_)
+    ) {
         return Ok(runtime);
     }
     let Some(tls) = arguments.tls.open(&runtime.clock)? else { return Ok(runtime) };
@@ -359,6 +374,7 @@ async fn execute(command: Command, runtime: Runtime) -> Result<(), Failure> {
         Command::Cluster(cluster) => Box::pin(cluster::run(cluster, runtime)).await,
         Command::Cert(cert) => cert::run(&cert, &runtime),
         Command::Config(config) => config::run(&config),
+        Command::Token(token) => token::run(&token, &runtime),
         Command::Check(check) => Box::pin(check::run(check, runtime)).await,
         Command::Recover(recover) => Box::pin(recover::run(recover, runtime)).await,
         Command::Mounttable(server) => Box::pin(mounttable::run(server, runtime)).await,

@@ -15,7 +15,8 @@ use serde_json::Value;
 use super::mt;
 use crate::config::ConfigArguments;
 use crate::output::Failure;
-use crate::process::{self, Exposure, Listen};
+use crate::process::{self, Exposure, Listen, Users};
+use crate::tls::EtcdTlsArguments;
 
 /// Options of a process of a cluster.
 #[derive(Clone, Debug, clap::Args)]
@@ -23,9 +24,12 @@ pub struct NodeArguments {
     /// Configuration file
     #[command(flatten)]
     pub config: ConfigArguments,
-    /// etcd's client addresses, separated by commas: http://HOST:PORT, or https://HOST:PORT with --tls-ca
+    /// etcd's client addresses, separated by commas: http://HOST:PORT, or https://HOST:PORT with --tls-ca or --etcd-tls-ca
     #[arg(long, value_name = "URL,…", env = "EBLA_ETCD", value_delimiter = ',', required = true, value_parser = process::etcd_url)]
     pub etcd: Vec<String>,
+    /// The files of TLS to etcd
+    #[command(flatten)]
+    pub etcd_tls: EtcdTlsArguments,
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "HOST:PORT", value_parser = process::host_port)]
     pub listen: String,
@@ -66,6 +70,8 @@ pub struct Announcement<'a> {
     pub name: String,
     /// The contents of the ready file.
     pub ready: Value,
+    /// How it treats users.
+    pub users: Users,
 }
 
 impl NodeArguments {
@@ -80,8 +86,16 @@ impl NodeArguments {
             process::check_ready(file)?;
         }
         process::check_free(&[Listen { option: "--listen", address: &self.listen }]).await?;
-        let etcd = Etcd::new(&self.etcd, runtime).map_err(|error| Failure::usage(Error::from(error).message))?;
+        let runtime = self.runtime_of_etcd(runtime)?;
+        let etcd = Etcd::new(&self.etcd, &runtime).map_err(|error| Failure::usage(Error::from(error).message))?;
         Ok(etcd.shared())
+    }
+
+    /// The runtime for connections to etcd: with TLS of its own, if there is one. Its files are watched until the process ends.
+    fn runtime_of_etcd(&self, runtime: &Runtime) -> Result<Runtime, Failure> {
+        let Some(tls) = self.etcd_tls.open(&runtime.clock)? else { return Ok(runtime.clone()) };
+        tls.watch(&runtime.tasks);
+        Ok(Runtime { net: runtime.net.clone().with_tls(tls), ..runtime.clone() })
     }
 
     /// Time until the lease of a process that does not renew it expires.
@@ -127,13 +141,13 @@ impl NodeArguments {
     /// Reports that the process is ready: writes the ready file and a line on stderr.
     fn announce(
         &self,
-        Announcement { process, address, ready, .. }: &Announcement<'_>,
+        Announcement { process, address, ready, users, .. }: &Announcement<'_>,
         runtime: &Runtime,
     ) -> Result<(), Failure> {
         if let Some(file) = &self.ready_file {
             process::write_ready(file, ready)?;
         }
-        let security = Exposure::from(self.insecure).described(&runtime.net);
+        let security = Exposure::from(self.insecure).described(&runtime.net, *users);
         eprintln!(
             "ebla {}   {process} at {address}   data {}   {security}",
             env!("CARGO_PKG_VERSION"),

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::node::{Announcement, NodeArguments};
 use crate::output::Failure;
-use crate::process::Signals;
+use crate::process::{Signals, Users};
 
 /// Time for a serving server to register before it reports that it is ready; it also serves without etcd.
 const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
@@ -122,6 +122,7 @@ pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> 
     options.disk_reserve = server.disk_reserve;
     options.zone = server.zone;
     options.access = server.access.options();
+    let users = if options.access.is_some() { Users::Authenticated } else { Users::Anonymous };
     options.store.resize_scan_cache(server.scan_cache.map(ByteSize::bytes));
     if let Some(size) = server.memory_groups {
         options.store.memory_group_bytes = usize::try_from(size.bytes()).unwrap_or(usize::MAX);
@@ -148,6 +149,7 @@ pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> 
         address,
         name: format!("ebla/tablet-servers/{id}"),
         ready: json!({"role": "tablet-server", "bigtable": address, "pid": std::process::id(), "server": id.get()}),
+        users,
     };
     let registration = async {
         // A server that is not registered in time serves too.

@@ -1,8 +1,9 @@
 //! `ebla wait`: returns when a server answers, or when the whole cluster serves; for scripts and health checks.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use ebla_client::Admin;
+use ebla_client::{Admin, BearerToken};
 use ebla_model::error::{Error, Reason};
 use ebla_proto::locate::ClusterRequest;
 use ebla_proto::locate::locate_client::LocateClient;
@@ -10,7 +11,7 @@ use ebla_proto::operate::StatusReply;
 use ebla_proto::status::from_status;
 use ebla_runtime::Runtime;
 
-use super::DEFAULT_ADDRESS;
+use super::{DEFAULT_ADDRESS, token_in};
 use crate::address::Addresses;
 use crate::output::{self, Failure};
 
@@ -38,17 +39,21 @@ pub struct Wait {
     /// Timeout in seconds
     #[arg(long = "for", value_name = "SECONDS", default_value_t = 60)]
     pub seconds: u64,
+    /// File with the token (JWT) of the caller, for admin calls to servers with access control
+    #[arg(long, env = "EBLA_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
 }
 
 /// Probes repeatedly, and prints on stderr what is still missing whenever that changes.
 ///
 /// # Errors
-/// `Deadline` with what is still missing.
+/// `Deadline` with what is still missing; usage, when the token cannot be read.
 pub async fn run(wait: Wait, runtime: Runtime) -> Result<(), Failure> {
+    let token = token_in(wait.token_file.as_deref())?;
     let end = runtime.clock.monotonic() + Duration::from_secs(wait.seconds);
     let mut reported = String::new();
     loop {
-        let missing = match probe_any(&wait, &runtime).await {
+        let missing = match probe_any(&wait, token.as_ref(), &runtime).await {
             Ok(found) => {
                 output::print(&format!("{found}\n"));
                 return Ok(());
@@ -68,12 +73,12 @@ pub async fn run(wait: Wait, runtime: Runtime) -> Result<(), Failure> {
 }
 
 /// The result of the first address that is ready, or what is missing according to the last one.
-async fn probe_any(wait: &Wait, runtime: &Runtime) -> Result<String, String> {
+async fn probe_any(wait: &Wait, token: Option<&BearerToken>, runtime: &Runtime) -> Result<String, String> {
     let default = [DEFAULT_ADDRESS.to_owned()];
     let addresses = if wait.addr.list().is_empty() { &default } else { wait.addr.list() };
     let mut missing = String::new();
     for address in addresses {
-        let probed = tokio::time::timeout(PROBE_TIMEOUT, probe(address, wait.servers, runtime)).await;
+        let probed = tokio::time::timeout(PROBE_TIMEOUT, probe(address, wait.servers, token, runtime)).await;
         match probed {
             Ok(Ok(found)) => return Ok(found),
             Ok(Err(lacks)) => missing = lacks,
@@ -84,11 +89,17 @@ async fn probe_any(wait: &Wait, runtime: &Runtime) -> Result<String, String> {
 }
 
 /// What is ready, or what is missing.
-async fn probe(address: &str, servers: Option<usize>, runtime: &Runtime) -> Result<String, String> {
+async fn probe(
+    address: &str,
+    servers: Option<usize>,
+    token: Option<&BearerToken>,
+    runtime: &Runtime,
+) -> Result<String, String> {
     match servers {
         None => server_answers(address, runtime).await,
         Some(wanted) => {
-            let status = Admin::connect(address, runtime).with_timeout(PROBE_TIMEOUT).status().await;
+            let admin = Admin::connect(address, runtime).with_timeout(PROBE_TIMEOUT).with_token(token.cloned());
+            let status = admin.status().await;
             evaluate(&status.map_err(|error| error.message)?, wanted)
         }
     }

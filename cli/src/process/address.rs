@@ -75,17 +75,33 @@ impl Exposure {
     }
 
     /// How the connections of a process are secured, for people.
-    pub fn described(self, net: &Net) -> String {
-        match (net.tls(), self) {
+    pub fn described(self, net: &Net, users: Users) -> String {
+        let tls = match (net.tls(), self) {
             (Some(tls), _) => {
                 let identity =
                     tls.identity().map_or_else(|| "without a role".to_owned(), |identity| format!("as {identity}"));
-                format!("TLS {identity}, no authentication of users")
+                format!("TLS {identity}")
             }
-            (None, Self::Any) => "no TLS, no authentication (--insecure)".to_owned(),
-            (None, Self::Loopback) => "no TLS, no authentication: loopback only".to_owned(),
+            (None, Self::Any) => "no TLS (--insecure)".to_owned(),
+            (None, Self::Loopback) => "no TLS (loopback only)".to_owned(),
+        };
+        match users {
+            Users::Anonymous => format!("{tls}, no authentication of users"),
+            Users::Authenticated => format!("{tls}, access control"),
+            Users::Elsewhere => tls,
         }
     }
+}
+
+/// How a process treats users.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Users {
+    /// Each caller may do everything.
+    Anonymous,
+    /// Access control is on.
+    Authenticated,
+    /// It has none: they call other processes.
+    Elsewhere,
 }
 
 impl From<bool> for Exposure {
