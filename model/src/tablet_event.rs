@@ -24,6 +24,18 @@ pub enum TabletEventKind {
 }
 
 impl TabletEventKind {
+    /// All kinds.
+    pub const ALL: [Self; 8] = [
+        Self::Created,
+        Self::Split,
+        Self::Merged,
+        Self::Moved,
+        Self::MoveRefused,
+        Self::Divided,
+        Self::ReplicasChanged,
+        Self::LeaderElected,
+    ];
+
     /// Its name in METADATA and in outputs.
     #[must_use]
     pub const fn name(self) -> &'static str {

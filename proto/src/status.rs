@@ -65,6 +65,29 @@ pub const fn code(reason: Reason) -> Code {
     }
 }
 
+/// The names of gRPC's codes, by their numbers (google.rpc.Code).
+pub const CODE_NAMES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+/// The number of the code of a call that its caller has given up.
+pub const CANCELLED_NUMBER: usize = 1;
+
 /// Whether the code is UNAVAILABLE: the one code for which every client retries a call.
 pub fn is_unavailable(reason: Reason) -> bool {
     code(reason) == Code::Unavailable

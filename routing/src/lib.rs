@@ -6,14 +6,16 @@
 //! ```
 //!
 //! Programs use `client` alone, which locates tablets without Chubby. Tablet servers and the master use both: they give
-//! a [`ChubbyDirectory`] to the cluster handle of `client`, and they update METADATA.
+//! a [`ChubbyDirectory`] to the cluster handle of `client`, and they update METADATA. Both serve [`HealthService`].
 
 mod directory;
+mod health;
 mod metadata;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 
 pub use directory::{ChubbyDirectory, TablePolicies};
+pub use health::{HealthService, ReadinessCheck};
 pub use metadata::{Annotations, CasOutcome, Metadata, PutOutcome};
 pub use snapshot::ActiveMaster;

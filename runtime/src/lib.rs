@@ -15,6 +15,8 @@
 //!   tls                certificates from files, handshakes, and the role of the other end
 //!   peer               which connections are those of other servers
 //!   serve              a gRPC server on a listener, stopped with its tasks
+//!   metrics            what a process tells a monitoring system
+//!   http_port          metrics, health and readiness over HTTP
 //!   resource_counter   reservations of a bounded resource
 //!   resources          the disk space, files and memory that the process may use
 //!   units              sizes and durations with units
@@ -29,7 +31,9 @@ pub mod blocking;
 pub mod call_stream;
 pub mod clock;
 pub mod failpoint;
+pub mod http_port;
 pub mod logging;
+pub mod metrics;
 pub mod net;
 pub mod panic_hook;
 pub mod peer;
@@ -46,6 +50,8 @@ pub mod watchdog;
 pub use blocking::{Blocking, BlockingError, Thread, spawn_thread};
 pub use clock::Clock;
 pub use failpoint::Failpoint;
+pub use http_port::{HttpPort, Readiness};
+pub use metrics::Metrics;
 pub use net::{Connection, Listener, Net, Network};
 pub use resource_counter::{Reservation, ResourceCounter};
 pub use resources::{FixedResources, ResourceProbe, SystemResources};

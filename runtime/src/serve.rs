@@ -34,6 +34,8 @@ pub enum Protocol {
     Http2,
     /// HTTP/1.1 too, as scripts and browsers use it without TLS.
     Http1AndHttp2,
+    /// HTTP/1.1 only ([`crate::http_port`]).
+    Http1,
 }
 
 /// Connection options of a server.

@@ -77,6 +77,13 @@ impl Tasks {
         &self.0.name
     }
 
+    /// The number of its tasks that have not ended, with those of its children.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        let children: Vec<Arc<Inner>> = self.0.children.lock().iter().filter_map(Weak::upgrade).collect();
+        children.into_iter().fold(self.0.tracker.len(), |sum, child| sum.saturating_add(Self(child).count()))
+    }
+
     /// Cancelled when the group is stopped. A task that must clean up selects on it besides its work.
     #[must_use]
     pub fn token(&self) -> CancellationToken {
@@ -270,7 +277,9 @@ mod tests {
         let tasks = Tasks::new("root");
         let child = tasks.child("child");
         child.spawn_until_stopped("waits", std::future::pending());
+        assert_eq!((tasks.count(), child.count()), (1, 1));
         child.stop(Duration::from_secs(30)).await;
+        assert_eq!(tasks.count(), 0);
         assert!(child.token().is_cancelled());
         assert!(!tasks.token().is_cancelled());
         assert_eq!(child.name(), "root/child");

@@ -213,11 +213,18 @@ impl Tls {
         Ok(Arc::clone(match protocol {
             Protocol::Http2 => &server.http2,
             Protocol::Http1AndHttp2 => &server.http1_and_http2,
+            Protocol::Http1 => &server.http1,
         }))
     }
 
+    /// Whether the process's own certificate expires within 7 days.
+    #[must_use]
+    pub fn is_expiring(&self) -> bool {
+        self.current().configs.expires_within(EXPIRY_WARNING, &self.0.clock)
+    }
+
     fn warn_if_expiring(&self) {
-        if self.current().configs.expires_within(EXPIRY_WARNING, &self.0.clock) {
+        if self.is_expiring() {
             let file = self.0.files.own.as_ref().map(|own| own.certificate.display().to_string()).unwrap_or_default();
             warn!(file, "the certificate expires within 7 days: replace the files, no restart is necessary");
         }

@@ -3,6 +3,7 @@
 //! Data flows one way, `front -> router -> tablet -> raft -> storage`; no file names a layer above its own. Beside the
 //! layers:
 //! - `server` starts and stops everything, `config` holds the settings, `drain` transfers leaderships before a graceful stop;
+//! - `opened_disk` is what the server finds on its disk;
 //! - `registration` is the server's identity and its lease in Chubby, `directory_cache` a copy of Chubby's files for restarts;
 //! - `capacity` is what the server can still take: disk, files, memory;
 //! - `clock_comparison` and `clock_exchange` find out whether the server's clock is off, `disk_speeds` and `slow_disk` whether its disk is slow;
@@ -12,6 +13,7 @@
 //! - `log_writer` writes the commit log: a thread, or a task of a simulation;
 //! - `import_client` sends a tablet that moves to the leader of its new group;
 //! - `metadata_writer` updates METADATA after changes of tablets;
+//! - `metrics` is what a monitoring system reads, `readiness` whether the server can serve;
 //! - `local_servers` connects the servers of one process, `members_only` keeps others from the services between servers.
 
 pub mod capacity;
@@ -31,7 +33,10 @@ pub mod log_writer;
 pub mod maintenance;
 mod members_only;
 pub mod metadata_writer;
+pub mod metrics;
+mod opened_disk;
 pub mod raft;
+mod readiness;
 pub mod registration;
 pub mod response_budget;
 pub mod router;

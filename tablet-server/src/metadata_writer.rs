@@ -27,13 +27,14 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::highest_ids::HighestIds;
 use ebla_model::id::{GroupId, LogIndex, ReplicaId, ServerId, TabletId};
 use ebla_model::metadata::{GroupDescriptor, Membership, Replica, TabletDescriptor};
-use ebla_model::tablet_event::{NewTabletEvent, TabletEventCause};
+use ebla_model::tablet_event::{NewTabletEvent, TabletEventCause, TabletEventKind};
 use ebla_model::tablet_move::{ImportStatus, MoveId, MoveStep};
 use ebla_proto::control::control_client::ControlClient;
 use ebla_proto::control::{EvidenceRequest, FlushRequest};
 use ebla_proto::{convert, status};
 use ebla_routing::{Annotations, ChubbyDirectory, Metadata, PutOutcome};
 use ebla_runtime::Runtime;
+use ebla_runtime::metrics;
 use ebla_runtime::net::Windows;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
@@ -66,6 +67,8 @@ pub struct MetadataWriter {
     imports: ImportClient,
     runtime: Runtime,
     manager: OnceLock<Weak<TabletManager>>,
+    /// Events of tablets of this server, by kind.
+    events: [metrics::Counter; TabletEventKind::ALL.len()],
     /// Tablets whose rows must be checked, with events to record; at most one entry for each tablet of this server.
     pending: Mutex<Pending>,
     arrived: Notify,
@@ -102,9 +105,20 @@ impl MetadataWriter {
             imports,
             runtime: runtime.clone(),
             manager: OnceLock::new(),
+            events: Default::default(),
             pending: Mutex::default(),
             arrived: Notify::new(),
         })
+    }
+
+    /// How often each kind of event has happened to groups and tablets that this server led; an event of a group counts once.
+    pub(crate) fn event_counts(&self) -> impl Iterator<Item = (TabletEventKind, u64)> {
+        TabletEventKind::ALL.into_iter().zip(self.events.iter().map(metrics::Counter::get))
+    }
+
+    fn count(&self, kind: TabletEventKind) {
+        let kinds = TabletEventKind::ALL.into_iter().zip(&self.events);
+        kinds.filter(|(known, _count)| *known == kind).for_each(|(_kind, count)| count.increment());
     }
 
     /// Starts writing; the task ends with the runtime's tasks. Only the first call has an effect.
@@ -323,6 +337,9 @@ impl TabletHost for MetadataWriter {
     }
 
     fn tablets_changed(&self, tablets: Vec<TabletId>, event: Option<NewTabletEvent>) {
+        if let Some(event) = &event {
+            self.count(event.kind);
+        }
         let events: Vec<NewTabletEvent> = event.into_iter().collect();
         let changed = tablets.into_iter().map(|tablet| (tablet, events.clone())).collect();
         add_pending(&mut self.pending.lock(), changed, Position::After);

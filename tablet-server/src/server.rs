@@ -12,7 +12,6 @@
 //! The port is bound first, because its number is registered in Chubby; requests are served only when the replicas are
 //! open. A server is `ready` when it serves and is registered in Chubby, whether or not the cluster is initialized.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,13 +21,14 @@ use ebla_model::cluster_version::ClusterVersion;
 use ebla_model::error::Error;
 use ebla_model::id::{ClusterId, Incarnation, ServerId};
 use ebla_proto::control::control_server::ControlServer;
+use ebla_proto::health::health_server::HealthServer;
 use ebla_proto::locate::locate_server::LocateServer;
 use ebla_proto::tablet::tablets_server::TabletsServer;
-use ebla_routing::ChubbyDirectory;
-use ebla_runtime::units::ByteSize;
-use ebla_runtime::{Blocking, Clock, Listener, Rng, Runtime, ServeOptions, Watchdog, serve};
-use ebla_storage::log::{CommitLog, LogOptions, Record, Recovered, SegmentManifest};
-use ebla_storage::registry::{Identity, Registry, ReplicaState};
+use ebla_routing::{ChubbyDirectory, HealthService, ReadinessCheck};
+use ebla_runtime::metrics::Source;
+use ebla_runtime::{Blocking, Listener, Runtime, ServeOptions, Watchdog, serve};
+use ebla_storage::log::CommitLog;
+use ebla_storage::registry::{Identity, Registry};
 use ebla_storage::store::SharedResources;
 use ebla_storage::store::options::{OPEN_FILES_WANTED, raise_open_files_limit};
 use futures::FutureExt as _;
@@ -45,12 +45,15 @@ use crate::control::ControlService;
 use crate::deadline::WithArrival;
 use crate::directory_cache::DirectoryCache;
 use crate::drain::{self, DrainOutcome};
-use crate::front::{self, FrontConfig};
+use crate::front::{self, FrontConfig, FrontMetrics};
 use crate::log_writer;
 use crate::maintenance::{self, MaintenanceLimits};
 use crate::members_only::{TabletCallers, members_only, tablet_callers};
 use crate::metadata_writer::MetadataWriter;
-use crate::raft::{AddressBook, BlockingPools, GroupReplica, Network, NetworkOptions};
+use crate::metrics::{ServerSource, StoreSource};
+use crate::opened_disk::open_disk;
+use crate::raft::{AddressBook, BlockingPools, Network, NetworkOptions};
+use crate::readiness::ServerReadiness;
 use crate::registration::{self, Registration, RegistrationStatus};
 use crate::response_budget::{ReadService, ResponseBudget, WithResponseBudget};
 use crate::router::{LocalHandlers, Router};
@@ -87,6 +90,8 @@ pub struct TabletServer {
     directory: ChubbyDirectory,
     responses: ResponseBudget,
     registration_status: watch::Receiver<RegistrationStatus>,
+    readiness: Arc<ServerReadiness>,
+    metrics: Vec<Arc<dyn Source>>,
     /// The registration in Chubby: stopped first.
     lease: Runtime,
     /// The gRPC services on the port: stopped second, with the requests in flight.
@@ -182,6 +187,7 @@ impl TabletServer {
             let cluster = router.cluster(background.clone());
             metadata_writer.start(&manager, cluster.clone());
             let incarnation = Incarnation::new(runtime.rng.u64());
+            let (readiness, front_metrics) = (ServerReadiness::new(&manager), FrontMetrics::default());
             let services = Services {
                 handler,
                 log: disk.log.clone(),
@@ -196,7 +202,9 @@ impl TabletServer {
                     request_bytes: config.options.request_bytes,
                     responses: responses.clone(),
                     access: config.options.access.clone(),
+                    metrics: front_metrics.clone(),
                 },
+                readiness: Arc::clone(&readiness),
             };
             let (lease, serving) = (background.child("lease"), background.child("serving"));
             let listener = listen(&config.listen, &runtime).await?;
@@ -212,6 +220,19 @@ impl TabletServer {
             let (zone, ttl) = (config.options.zone.clone(), config.options.lease_ttl);
             let registration = Registration { server, address: address.clone(), incarnation, zone, ttl };
             let registration_status = registration::maintain(registration, Arc::clone(&disk.registry), chubby, &lease);
+            readiness.observe(&registration_status);
+            let of_master = directory.clone();
+            let in_memory = ServerSource {
+                manager: Arc::downgrade(&manager),
+                front: front_metrics,
+                raft: network.counters(),
+                responses: responses.clone(),
+                readiness: Arc::clone(&readiness),
+                metadata_writer: Arc::downgrade(&metadata_writer),
+                knows_master: Box::new(move || of_master.master().is_some()),
+            };
+            let metrics: Vec<Arc<dyn Source>> =
+                vec![Arc::new(in_memory), Arc::new(StoreSource { manager: Arc::downgrade(&manager) })];
             info!(%server, address, "tablet server started");
             let log = disk.log;
             Ok(Self {
@@ -225,6 +246,8 @@ impl TabletServer {
                 directory,
                 responses,
                 registration_status,
+                readiness,
+                metrics,
                 lease,
                 serving,
                 background,
@@ -268,6 +291,20 @@ impl TabletServer {
     #[must_use]
     pub const fn responses(&self) -> &ResponseBudget {
         &self.responses
+    }
+
+    /// What it tells a monitoring system. The sources do not keep the server alive.
+    #[must_use]
+    pub fn metrics(&self) -> &[Arc<dyn Source>] {
+        &self.metrics
+    }
+
+    /// Whether the server can serve: its stores are open, it has been registered in Chubby, and it is not stopping. The check does not keep
+    /// the server alive; its error is the reason.
+    #[must_use]
+    pub fn readiness(&self) -> ReadinessCheck {
+        let readiness = Arc::clone(&self.readiness);
+        Arc::new(move || readiness.now())
     }
 
     /// Returns when the server has registered and has read Chubby's files. Cancel-safe.
@@ -367,7 +404,15 @@ struct Services {
     control: ControlService,
     network: Arc<Network>,
     front: FrontConfig,
+    readiness: Arc<ServerReadiness>,
 }
+
+/// The services whose health callers may ask for by name.
+const HEALTH_SERVICES: &[&str] = &[
+    "google.bigtable.v2.Bigtable",
+    "google.bigtable.admin.v2.BigtableTableAdmin",
+    "google.bigtable.admin.v2.BigtableInstanceAdmin",
+];
 
 impl Services {
     fn serve(self, listener: Listener, runtime: &Runtime) -> Result<(), Error> {
@@ -382,6 +427,8 @@ impl Services {
         let control = ControlServer::new(self.control)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let readiness = self.readiness;
+        let health = HealthService::new(HEALTH_SERVICES, Arc::new(move || readiness.now()), runtime.tasks.token());
         let routes = Routes::new(tablets)
             .add_service(LocateServer::new(LocateService::new(
                 self.directory,
@@ -390,7 +437,8 @@ impl Services {
                 callers,
             )))
             .add_service(InterceptedService::new(control, members_only))
-            .add_service(InterceptedService::new(self.network.service(), members_only));
+            .add_service(InterceptedService::new(self.network.service(), members_only))
+            .add_service(HealthServer::new(health));
         serve(&runtime.tasks, listener, front::add_services(routes, self.front)?, ServeOptions::default());
         Ok(())
     }
@@ -494,52 +542,6 @@ fn capacity_of(config: &ServerConfig) -> Arc<Capacity> {
     Capacity::new(resources(&config.data_dir, *disk_reserve), local_servers.clone())
 }
 
-/// The state of the disk before the replicas are opened.
-struct OpenedDisk {
-    registry: Arc<Registry>,
-    log: CommitLog,
-    quarantined: BTreeSet<GroupReplica>,
-}
-
-async fn open_disk(config: &ServerConfig, maintenance: &Blocking, runtime: &Runtime) -> Result<OpenedDisk, Error> {
-    let (config, rng, clock) = (config.clone(), runtime.rng.fork(), runtime.clock.clone());
-    let opened = maintenance.run(move || open_disk_now(&config, rng, clock)).await;
-    opened.map_err(|error| Error::internal(error.to_string()))?
-}
-
-fn open_disk_now(config: &ServerConfig, rng: Rng, clock: Clock) -> Result<OpenedDisk, Error> {
-    let doing = |action: &'static str| move |error: std::io::Error| Error::internal(format!("{action}: {error}"));
-    let data_dir = &config.data_dir;
-    std::fs::create_dir_all(data_dir).map_err(doing("create the data folder"))?;
-    let registry = Arc::new(Registry::open(data_dir)?);
-    // Partly received checkpoints do not survive a restart.
-    let scratch = data_dir.join("scratch");
-    if scratch.exists() {
-        std::fs::remove_dir_all(&scratch).map_err(doing("remove the scratch folder"))?;
-    }
-    let disk = (config.options.open_disk)(&data_dir.join("log")).map_err(doing("open the log's folder"))?;
-    let to_usize = |size: ByteSize| usize::try_from(size.bytes()).unwrap_or(usize::MAX);
-    let (segment_bytes, cache_bytes) = (to_usize(config.options.segment_bytes), to_usize(config.options.log_cache));
-    let options = LogOptions { segment_bytes, cache_bytes, rng, clock, ..LogOptions::default() };
-    let (log, recovered) = CommitLog::open(disk, Arc::clone(&registry) as Arc<dyn SegmentManifest>, options)
-        .map_err(|error| Error::damaged(format!("open the commit log: {error}")))?;
-    remove_deleted_groups(&log, &registry, &recovered);
-    let quarantined = find_damaged(&registry, &recovered);
-    Ok(OpenedDisk { registry, log, quarantined })
-}
-
-/// Removes groups from the log whose replicas were removed or never completely created. After a crash before this removal,
-/// the log carries such a group, even a damaged one, from segment to segment.
-fn remove_deleted_groups(log: &CommitLog, registry: &Registry, recovered: &Recovered) {
-    let here: BTreeSet<GroupReplica> = registry.replicas().into_iter().map(|(id, _)| id).collect();
-    let carried: BTreeSet<GroupReplica> = recovered.groups.keys().chain(&recovered.quarantined).copied().collect();
-    for group in carried.difference(&here) {
-        info!(group = %group.group, replica = %group.replica, "removing a deleted replica from the commit log");
-        // Repeated at the next start if it does not reach the disk now.
-        log.submit(vec![Record::Removed { group: *group }], Box::new(|_outcome| ()));
-    }
-}
-
 /// Fewer open files than this do not suffice for a busy server: a group has some tens of files, a connection one.
 const OPEN_FILES_LOW: u64 = 8_192;
 
@@ -568,18 +570,4 @@ fn start_watchdog(network: &Network, threads: &Threads) -> Result<Option<Watchdo
             .map_err(|error| Error::internal(format!("start the watchdog: {error}"))),
         Threads::Inline { .. } => Ok(None),
     }
-}
-
-/// The live replicas whose log is incomplete: entries that they acknowledged may be lost.
-fn find_damaged(registry: &Registry, recovered: &Recovered) -> BTreeSet<GroupReplica> {
-    let live = registry.replicas().into_iter().filter(|(_, record)| record.state == ReplicaState::Live);
-    let lost: BTreeSet<GroupReplica> = live.map(|(id, _)| id).filter(|id| !recovered.groups.contains_key(id)).collect();
-    if !lost.is_empty() {
-        error!(
-            replicas = lost.len(),
-            cut_bytes = recovered.cut_bytes,
-            "commit log lost acknowledged entries; affected replicas are quarantined"
-        );
-    }
-    lost
 }

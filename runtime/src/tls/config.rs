@@ -67,6 +67,7 @@ pub(super) struct Configs {
 pub(super) struct ServerConfigs {
     pub(super) http2: Arc<ServerConfig>,
     pub(super) http1_and_http2: Arc<ServerConfig>,
+    pub(super) http1: Arc<ServerConfig>,
 }
 
 impl Configs {
@@ -134,7 +135,9 @@ fn server(
     http2.alpn_protocols = vec![HTTP2.to_vec()];
     let mut both = http2.clone();
     both.alpn_protocols.push(HTTP1.to_vec());
-    Ok(ServerConfigs { http2: Arc::new(http2), http1_and_http2: Arc::new(both) })
+    let mut http1 = http2.clone();
+    http1.alpn_protocols = vec![HTTP1.to_vec()];
+    Ok(ServerConfigs { http2: Arc::new(http2), http1_and_http2: Arc::new(both), http1: Arc::new(http1) })
 }
 
 /// The identity in a certificate that has been verified.

@@ -55,6 +55,7 @@ use std::sync::{Arc, Condvar, Mutex as StdMutex, MutexGuard, OnceLock, PoisonErr
 use bytes::Bytes;
 use ebla_model::id::{LogId, LogIndex};
 use ebla_model::sync_delay::Syncs;
+use ebla_runtime::metrics::HistogramCounts;
 use ebla_runtime::{Failpoint, Thread, spawn_thread};
 use parking_lot::Mutex;
 
@@ -299,6 +300,12 @@ impl CommitLog {
     #[must_use]
     pub fn syncs(&self) -> Syncs {
         self.inner.sync_times.syncs()
+    }
+
+    /// How long the syncs took since the log was opened.
+    #[must_use]
+    pub fn sync_latency(&self) -> HistogramCounts {
+        self.inner.sync_times.latency()
     }
 
     /// Begins the sync of the next batch or commit marker: the time from now on is a part of it ([`Self::syncs`]). For callers that run the

@@ -6,11 +6,16 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use ebla_model::sync_delay::{SYNCS_MAX, Syncs};
+use ebla_runtime::metrics::{Histogram, HistogramCounts};
 use parking_lot::Mutex;
 
 /// The times of the last syncs. Written by the thread that holds the writer, read by others at any time.
 #[derive(Debug, Default)]
-pub(super) struct SyncTimes(Mutex<Times>);
+pub(super) struct SyncTimes {
+    last: Mutex<Times>,
+    /// Of all syncs since the log was opened.
+    all: Histogram,
+}
 
 /// Locked for a few instructions: never while a sync is in progress.
 #[derive(Debug, Default)]
@@ -23,26 +28,33 @@ struct Times {
 impl SyncTimes {
     /// A sync begins, unless one has begun that has not ended.
     pub(super) fn begin(&self, now: Duration) {
-        self.0.lock().running_since.get_or_insert(now);
+        self.last.lock().running_since.get_or_insert(now);
     }
 
     /// There was nothing to sync.
     pub(super) fn cancel(&self) {
-        self.0.lock().running_since = None;
+        self.last.lock().running_since = None;
     }
 
     /// The sync has ended, also by an error.
     pub(super) fn end(&self, now: Duration) {
-        let mut times = self.0.lock();
+        let mut times = self.last.lock();
         let Some(since) = times.running_since.take() else { return };
         if times.ended.len() == SYNCS_MAX {
             times.ended.pop_front();
         }
-        times.ended.push_back((now, now.saturating_sub(since)));
+        let duration = now.saturating_sub(since);
+        times.ended.push_back((now, duration));
+        self.all.record(duration);
+    }
+
+    /// How long all syncs took since the log was opened.
+    pub(super) fn latency(&self) -> HistogramCounts {
+        self.all.counts()
     }
 
     pub(super) fn syncs(&self) -> Syncs {
-        let times = self.0.lock();
+        let times = self.last.lock();
         Syncs { ended: times.ended.iter().copied().collect(), running_since: times.running_since }
     }
 }
@@ -63,6 +75,7 @@ mod tests {
         let syncs = times.syncs();
         assert_eq!((syncs.ended.len(), syncs.running_since), (SYNCS_MAX, Some(second * 100)));
         assert_eq!(syncs.ended.last(), Some(&(second * 98 + second / 4, second / 4)));
+        assert_eq!((times.latency().count(), times.latency().sum_micros), (50, 12_500_000), "all that have ended");
     }
 
     #[test]

@@ -20,6 +20,7 @@
 //!
 //! This layer stores bytes. The layers above interpret ranges, schemas and garbage collection rules.
 
+mod activity;
 pub mod batch;
 mod cell_family;
 pub mod cells;
@@ -48,12 +49,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use bytes::Bytes;
+use ebla_runtime::Clock;
 use parking_lot::{Mutex, RwLock};
 use rocksdb::{
     BoundColumnFamily, DBWithThreadMode, DEFAULT_COLUMN_FAMILY_NAME, FlushOptions, MultiThreaded, ReadOptions,
     WriteBatch, WriteOptions, properties,
 };
 
+pub use self::activity::StoreActivity;
 pub use self::batch::Batch;
 pub use self::cell_family::CellFamily;
 pub use self::compaction::GcRules;
@@ -220,6 +223,7 @@ impl GroupStore {
             rows.written();
         }
         self.count_unflushed(batch.payload_bytes());
+        self.shared.count_written(batch.payload_bytes());
         self.unflushed.range_tombstones.fetch_add(batch.range_tombstones(), Ordering::Relaxed);
         Ok(())
     }
@@ -277,7 +281,13 @@ impl GroupStore {
         let range_tombstones = self.unflushed.range_tombstones.load(Ordering::Relaxed);
         let families = self.families()?;
         let families: Vec<&Handle<'_>> = families.iter().collect();
+        let clock = Clock::system();
+        let began = clock.monotonic();
         self.database.flush_cfs_opt(&families, &FlushOptions::default()).map_err(StoreError::engine("flush"))?;
+        // A flush of nothing is none.
+        if payload_bytes > 0 {
+            self.shared.record_flush(clock.monotonic().saturating_sub(began));
+        }
         // Writes during the flush stay counted.
         self.unflushed.payload_bytes.fetch_sub(payload_bytes, Ordering::Relaxed);
         self.unflushed.range_tombstones.fetch_sub(range_tombstones, Ordering::Relaxed);

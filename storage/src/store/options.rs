@@ -6,10 +6,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ebla_model::locality::{BloomFilter, Compression, LocalityGroupOptions, Residence};
 use ebla_model::memory_groups::MemoryGroups;
 use ebla_model::scan_cache::ScanCacheState;
+use ebla_runtime::metrics::{Counter, Histogram, HistogramCounts};
 use rocksdb::{
     BlockBasedOptions, BlockBasedTablePinningTier, Cache, DBCompressionType, Env, LogLevel, Options, SliceTransform,
     WriteBufferManager,
@@ -141,6 +143,9 @@ pub struct SharedResources {
     meta: Options,
     faults: InjectedFaults,
     scan_cache: Option<ScanCache>,
+    /// How long flushes took, and the bytes of keys and values that were written, all stores together.
+    flushes: Histogram,
+    written_bytes: Counter,
 }
 
 impl SharedResources {
@@ -166,7 +171,19 @@ impl SharedResources {
         let meta = meta_options(&options, &cache);
         let (faults, scan_cache) = (InjectedFaults::default(), ScanCache::new(options.scan_cache_bytes));
         let memory = MemoryBudget::new(options.memory_group_bytes);
-        Ok(Arc::new(Self { options, cache, memory, memtables, database, meta, faults, scan_cache }))
+        let (flushes, written_bytes) = (Histogram::default(), Counter::default());
+        Ok(Arc::new(Self {
+            options,
+            cache,
+            memory,
+            memtables,
+            database,
+            meta,
+            faults,
+            scan_cache,
+            flushes,
+            written_bytes,
+        }))
     }
 
     /// Makes operations of stores fail, in place of earlier injected failures; for tests.
@@ -188,6 +205,26 @@ impl SharedResources {
     #[must_use]
     pub fn usage(&self) -> MemoryUsage {
         MemoryUsage { cache_bytes: self.cache.get_usage(), memtable_bytes: self.memtables.get_usage() }
+    }
+
+    /// How long flushes took since the start, all stores together.
+    #[must_use]
+    pub fn flush_latency(&self) -> HistogramCounts {
+        self.flushes.counts()
+    }
+
+    /// Bytes of keys and values that were written since the start, all stores together.
+    #[must_use]
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes.get()
+    }
+
+    pub(super) fn record_flush(&self, duration: Duration) {
+        self.flushes.record(duration);
+    }
+
+    pub(super) fn count_written(&self, bytes: u64) {
+        self.written_bytes.add(bytes);
     }
 
     /// Use and size of the scan cache; all zero when there is none.

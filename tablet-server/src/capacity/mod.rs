@@ -100,6 +100,12 @@ impl Capacity {
         }
     }
 
+    /// The disk as it was sampled last; all zero before that.
+    #[must_use]
+    pub fn disk(&self) -> DiskSpace {
+        self.gate.lock().space()
+    }
+
     /// Whether this server accepts writes of clients, as far as its own disk is concerned.
     #[must_use]
     pub fn write_state(&self) -> WriteState {

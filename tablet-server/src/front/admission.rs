@@ -18,7 +18,7 @@ use std::{
 
 use ebla_model::{Error, Reason, TableName};
 use ebla_proto::status::{from_status, to_status};
-use ebla_runtime::{Clock, ConnectionInfo, ResourceCounter};
+use ebla_runtime::{Clock, ConnectionInfo, ResourceCounter, metrics::Counter};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tonic::{
@@ -27,7 +27,10 @@ use tonic::{
     server::NamedService,
 };
 
-use super::call_limit::{Arrival, CallId, CallLimit, ConnectionId, Outcome};
+use super::{
+    call_limit::{Arrival, CallId, CallLimit, ConnectionId, Outcome},
+    metrics::FrontMetrics,
+};
 use crate::deadline;
 
 /// The method whose calls are batches of any size: their time says nothing about the load.
@@ -40,6 +43,16 @@ pub(super) struct CallAdmission {
     calls: Arc<Mutex<Calls>>,
     /// The calls in progress of each table that has some. Locked before the calls.
     tables: Arc<Mutex<HashMap<TableName, usize>>>,
+    /// Calls that were refused because no place became free, and because their table was beyond its share.
+    overloaded: Counter,
+    beyond_table_share: Counter,
+}
+
+/// How many calls wait, and how many may be in progress.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Places {
+    pub(super) waiting: usize,
+    pub(super) limit: usize,
 }
 
 /// The calls in progress, and those that wait.
@@ -131,7 +144,27 @@ impl CallAdmission {
     /// No calls, and the highest limit.
     pub(super) fn new(clock: Clock) -> Self {
         let calls = Calls { limit: CallLimit::new(clock.monotonic()), waiting: HashMap::new() };
-        Self { clock, calls: Arc::new(Mutex::new(calls)), tables: Arc::default() }
+        Self {
+            clock,
+            calls: Arc::new(Mutex::new(calls)),
+            tables: Arc::default(),
+            overloaded: Counter::default(),
+            beyond_table_share: Counter::default(),
+        }
+    }
+
+    /// The same, with refusals counted by these metrics, which show its places too.
+    pub(super) fn counted_by(self, metrics: &FrontMetrics) -> Self {
+        let counted =
+            Self { overloaded: metrics.overloaded(), beyond_table_share: metrics.beyond_table_share(), ..self };
+        metrics.observe(&counted);
+        counted
+    }
+
+    /// How many calls wait, and how many may be in progress.
+    pub(super) fn places(&self) -> Places {
+        let calls = self.calls.lock();
+        Places { waiting: calls.waiting.len(), limit: calls.limit.limit() }
     }
 
     /// Counts a call that has begun for the table that it names.
@@ -142,6 +175,7 @@ impl CallAdmission {
         let mut tables = self.tables.lock();
         let own = tables.get(table).copied().unwrap_or_default();
         if !self.calls.lock().limit.try_begin_table(own) {
+            self.beyond_table_share.increment();
             let message = format!("this server is overloaded, and works on {own} calls for this table; retry later");
             return Err(Error::new(Reason::Busy, message));
         }
@@ -179,6 +213,7 @@ impl WaitingCall {
             self.has_begun = true;
             return Ok(Call::begin(&self.admission, self.info.clone()));
         }
+        self.admission.overloaded.increment();
         let limit = self.admission.calls.lock().limit.limit();
         let message = format!("this server is overloaded: it works on {limit} calls at most now; retry later");
         Err(Error::new(Reason::Busy, message))

@@ -20,7 +20,7 @@ use std::{
 use bytes::Bytes;
 use ebla_model::{Error, Reason};
 use ebla_proto::status::to_status;
-use ebla_runtime::{ConnectionInfo, Reservation, ResourceCounter};
+use ebla_runtime::{ConnectionInfo, Reservation, ResourceCounter, metrics::Counter};
 use hyper::body::{Body, Frame};
 use parking_lot::Mutex;
 use tonic::{
@@ -29,7 +29,10 @@ use tonic::{
     server::NamedService,
 };
 
-use super::MESSAGE_BYTES_MAX;
+use super::{
+    MESSAGE_BYTES_MAX,
+    metrics::{FrontMetrics, FrontService},
+};
 
 /// The largest size of a small message, in bytes.
 const SMALL_BYTES: usize = 64 * 1024;
@@ -69,6 +72,9 @@ impl Default for RequestBytes {
 pub(super) struct RequestBudget {
     bounds: RequestBytes,
     used: ResourceCounter,
+    /// Bytes of messages that were charged, and messages that were refused.
+    accepted_bytes: Counter,
+    refused: Counter,
 }
 
 /// The bytes charged for one message, until it is dropped.
@@ -81,7 +87,17 @@ struct Charge {
 impl RequestBudget {
     /// An unused budget.
     pub(super) fn new(bounds: RequestBytes) -> Self {
-        Self { bounds, used: ResourceCounter::default() }
+        Self {
+            bounds,
+            used: ResourceCounter::default(),
+            accepted_bytes: Counter::default(),
+            refused: Counter::default(),
+        }
+    }
+
+    /// The same, counted by these metrics as a part of the API.
+    pub(super) fn counted_by(self, metrics: &FrontMetrics, part: FrontService) -> Self {
+        Self { accepted_bytes: metrics.request_bytes(part), refused: metrics.out_of_memory(), ..self }
     }
 
     fn charge(&self, connection: &ResourceCounter, bytes: usize) -> Result<Charge, Error> {
@@ -208,9 +224,13 @@ impl Body for CountedBody {
                 self.announce(started);
                 match self.charges.budget.charge(&self.charges.connection, started) {
                     Ok(charge) => {
+                        self.charges.budget.accepted_bytes.add(u64::try_from(started).unwrap_or(u64::MAX));
                         self.charges.used.lock().push(charge);
                     }
-                    Err(error) => return Poll::Ready(Some(Err(to_status(&error)))),
+                    Err(error) => {
+                        self.charges.budget.refused.increment();
+                        return Poll::Ready(Some(Err(to_status(&error))));
+                    }
                 }
             }
         }

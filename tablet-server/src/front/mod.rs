@@ -1,7 +1,7 @@
 //! The front: the public API on every tablet server.
 //!
 //! ```text
-//!   google.bigtable.v2.Bigtable    headers -> arrival -> caller -> admission -> budgets -> service -> validate -> access -> ebla_client::Cluster
+//!   google.bigtable.v2.Bigtable    headers -> arrival -> metrics -> caller -> admission -> budgets -> service -> validate -> access -> ebla_client::Cluster
 //!                                  -> response
 //!   google.bigtable.admin.v2.*     caller -> budget -> admin -> access: forwarded to the active master
 //!   google.longrunning.Operations  the same
@@ -19,6 +19,7 @@ mod call_limit;
 mod features;
 mod headers;
 mod idempotency;
+mod metrics;
 mod response;
 pub mod service;
 mod validate;
@@ -34,13 +35,15 @@ use ebla_proto::{
     },
 };
 use ebla_routing::ChubbyDirectory;
-use ebla_runtime::Runtime;
+use ebla_runtime::{Clock, Runtime};
 use tonic::service::Routes;
 
 use self::access::{AccessControl, WithCaller};
 use self::admission::{CallAdmission, WithAdmission};
 use self::budget::{RequestBudget, WithRequestBudget};
 use self::headers::WithResponseHeaders;
+pub(crate) use self::metrics::{FAMILIES, FrontMetrics};
+use self::metrics::{FrontService, WithMetrics};
 pub use self::{
     access::{AccessOptions, AuditOptions, AuditedData, TokenOptions},
     admin::{AdminProxy, MasterClient},
@@ -75,6 +78,8 @@ pub struct FrontConfig {
     pub responses: ResponseBudget,
     /// Access control; `None`: every caller may do everything.
     pub access: Option<AccessOptions>,
+    /// What counts its calls.
+    pub(crate) metrics: FrontMetrics,
 }
 
 /// Adds the public services and the operator's service to a server's routes.
@@ -84,16 +89,20 @@ pub struct FrontConfig {
 pub fn add_services(routes: Routes, config: FrontConfig) -> Result<Routes, Error> {
     let access = AccessControl::start(config.access, &config.directory, &config.runtime)?;
     let clock = config.runtime.clock.clone();
-    let admission = CallAdmission::new(clock.clone());
+    let metrics = config.metrics;
+    let admission = CallAdmission::new(clock.clone()).counted_by(&metrics);
     let data =
         DataService::new(config.cluster, clock.clone()).admitted_by(admission.clone()).guarded_by(access.clone());
     let data = BigtableServer::new(data).max_decoding_message_size(MESSAGE_BYTES_MAX);
-    let data = WithRequestBudget::new(data, RequestBudget::new(config.request_bytes));
+    let budget = RequestBudget::new(config.request_bytes).counted_by(&metrics, FrontService::Data);
+    let data = WithRequestBudget::new(data, budget);
     let data = WithAdmission::new(WithResponseBudget::new(data, ReadService::Public, config.responses), admission);
     let data = WithCaller::new(data, access.clone());
+    let data = WithMetrics::new(data, metrics.clone(), FrontService::Data, clock.clone());
     let master = MasterClient::new(config.chubby, config.directory, config.runtime);
-    let admin = RequestBudget::new(RequestBytes { total: ADMIN_BYTES, ..config.request_bytes });
-    let admin = AdminParts { master, budget: admin, access };
+    let budget = RequestBudget::new(RequestBytes { total: ADMIN_BYTES, ..config.request_bytes });
+    let budget = budget.counted_by(&metrics, FrontService::Admin);
+    let admin = AdminParts { master, budget, access, metrics, clock: clock.clone() };
     Ok(routes
         .add_service(WithResponseHeaders::new(WithArrival::new(data, clock.clone()), clock.clone()))
         .add_service(WithArrival::new(admin.proxy::<BigtableTableAdminServer<()>>(), clock.clone()))
@@ -107,12 +116,15 @@ struct AdminParts {
     master: MasterClient,
     budget: RequestBudget,
     access: AccessControl,
+    metrics: FrontMetrics,
+    clock: Clock,
 }
 
 impl AdminParts {
     /// The proxy of one service.
-    fn proxy<S>(&self) -> WithCaller<WithRequestBudget<AdminProxy<S>>> {
+    fn proxy<S>(&self) -> WithMetrics<WithCaller<WithRequestBudget<AdminProxy<S>>>> {
         let proxy = AdminProxy::new(self.master.clone(), self.access.clone());
-        WithCaller::new(WithRequestBudget::new(proxy, self.budget.clone()), self.access.clone())
+        let proxy = WithCaller::new(WithRequestBudget::new(proxy, self.budget.clone()), self.access.clone());
+        WithMetrics::new(proxy, self.metrics.clone(), FrontService::Admin, self.clock.clone())
     }
 }

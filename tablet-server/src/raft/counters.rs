@@ -1,6 +1,9 @@
 //! Counters of a server's replication since its start, for measurements. One set per server, shared by its groups and links.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ebla_runtime::metrics::{Histogram, HistogramCounts};
 
 /// The counters. They are read while others write them: no reader needs them to agree with each other.
 #[derive(Debug, Default)]
@@ -10,6 +13,7 @@ pub struct RaftCounters {
     entry_frames: AtomicU64,
     entries: AtomicU64,
     proposals: AtomicU64,
+    commit: Histogram,
 }
 
 /// Values of [`RaftCounters`] at one moment.
@@ -39,6 +43,16 @@ impl RaftCounters {
             entries: value(&self.entries),
             proposals: value(&self.proposals),
         }
+    }
+
+    /// How long proposals took until they were applied here: on disk at a majority, and in the store.
+    pub fn commit_latency(&self) -> HistogramCounts {
+        self.commit.counts()
+    }
+
+    /// Counts proposals that were made together and are applied after this time.
+    pub(super) fn record_commit(&self, duration: Duration) {
+        self.commit.record(duration);
     }
 
     /// Counts a frame of `bytes` bytes with this number of log entries.

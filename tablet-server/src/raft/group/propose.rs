@@ -30,6 +30,7 @@ impl Group {
         if let Some(hint) = self.refuses_proposals(term) {
             return vec![Err(ProposeError::NotLeader { hint }); commands.len()];
         }
+        let began = self.clock.monotonic();
         let mut outcomes = vec![Err(ProposeError::Unknown); commands.len()];
         let work = async {
             let mut proposed = Vec::with_capacity(commands.len());
@@ -46,6 +47,9 @@ impl Group {
         match term {
             Some(term) => self.run_in_term(term, work.boxed()).await,
             None => work.await,
+        }
+        if outcomes.iter().all(Result::is_ok) {
+            self.counters.record_commit(self.clock.monotonic().saturating_sub(began));
         }
         outcomes
     }

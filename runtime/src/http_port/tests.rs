@@ -1,0 +1,171 @@
+//! The port on real connections.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::*;
+use crate::clock::Clock;
+use crate::metrics::{Metrics, ProcessSource, Sample, Source};
+
+/// A port with the metrics of this process.
+struct Fixture {
+    runtime: Runtime,
+    address: String,
+    readiness: Readiness,
+    metrics: Metrics,
+}
+
+impl Fixture {
+    async fn start() -> Self {
+        let runtime = Runtime::system("test");
+        let process = Arc::new(ProcessSource::new("test", "1.2.3", Clock::system(), None));
+        let (metrics, readiness) = (Metrics::default(), Readiness::not_ready("opening its stores"));
+        metrics.register(Arc::clone(&process) as Arc<dyn Source>);
+        let arguments = shown_arguments(["ebla", "--token", "abc"].map(std::ffi::OsString::from));
+        let info = ProcessInfo { process, arguments, tasks: runtime.tasks.clone() };
+        let pages = Pages::new(metrics.clone(), readiness.clone(), info);
+        let port = HttpPort::start("127.0.0.1:0", pages, &runtime).await.unwrap();
+        Self { runtime, address: port.address().to_owned(), readiness, metrics }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(&self.address).await.unwrap()
+    }
+
+    /// The response to one request on a connection of its own.
+    async fn request(&self, head: &str) -> String {
+        let mut stream = self.connect().await;
+        let request = format!("{head}\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.unwrap();
+        response
+    }
+
+    async fn get(&self, path: &str) -> String {
+        self.request(&format!("GET {path} HTTP/1.1")).await
+    }
+}
+
+#[tokio::test]
+async fn every_page_answers() {
+    let fixture = Fixture::start().await;
+    let health = fixture.get("/healthz").await;
+    assert!(health.starts_with("HTTP/1.1 200 OK\r\n") && health.ends_with("ok\n"), "{health}");
+    assert!(health.contains("cache-control: no-store\r\n"), "{health}");
+    let unready = fixture.get("/readyz").await;
+    assert!(unready.starts_with("HTTP/1.1 503 ") && unready.ends_with("not ready: opening its stores\n"), "{unready}");
+    fixture.readiness.decide_by(|| Ok(()));
+    assert!(fixture.get("/readyz").await.starts_with("HTTP/1.1 200 OK\r\n"));
+    fixture.readiness.refuse("stopping");
+    assert!(fixture.get("/readyz").await.ends_with("not ready: stopping\n"));
+    let metrics = fixture.get("/metrics").await;
+    assert!(metrics.contains("content-type: text/plain; version=0.0.4") && !metrics.contains("# EOF"), "{metrics}");
+    assert!(metrics.contains("\nebla_build{version=\"1.2.3\",role=\"test\"} 1\n"), "{metrics}");
+    assert!(metrics.contains("# TYPE ebla_process_cpu_seconds_total counter\n"), "{metrics}");
+    let open = fixture.request("GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text").await;
+    assert!(open.contains("content-type: application/openmetrics-text") && open.contains("# EOF\n"), "{open}");
+    let debug = fixture.get("/debug/").await;
+    assert!(debug.contains("arguments   ebla --token (hidden)\n") && !debug.contains("abc"), "{debug}");
+    assert!(fixture.get("/absent").await.starts_with("HTTP/1.1 404 "));
+    let post = fixture.request("POST /metrics HTTP/1.1\r\nContent-Length: 0").await;
+    assert!(post.starts_with("HTTP/1.1 405 ") && post.contains("allow: GET, HEAD\r\n"), "{post}");
+    let too_long = fixture.request(&format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(BUFFER_BYTES_MAX))).await;
+    assert!(too_long.starts_with("HTTP/1.1 431 "), "{too_long}");
+    fixture.runtime.tasks.stop(Duration::from_secs(5)).await;
+    assert!(TcpStream::connect(&fixture.address).await.is_err(), "the port is closed");
+}
+
+/// A source that answers when it may.
+struct Gated(tokio::sync::Semaphore);
+
+impl Source for Gated {
+    fn samples(&self) -> BoxFuture<'_, Vec<Sample>> {
+        Box::pin(async {
+            let _open = self.0.acquire().await;
+            Vec::new()
+        })
+    }
+}
+
+#[tokio::test]
+async fn health_waits_for_no_scrape() {
+    let fixture = Fixture::start().await;
+    let gate = Arc::new(Gated(tokio::sync::Semaphore::new(0)));
+    fixture.metrics.register(Arc::clone(&gate) as Arc<dyn Source>);
+    let scrapes = async { futures::join!(fixture.get("/metrics"), fixture.get("/metrics"), fixture.get("/metrics")) };
+    let health = async {
+        // Whether the scrapes have begun or not, these answer.
+        for _ in 0..20 {
+            assert!(fixture.get("/healthz").await.starts_with("HTTP/1.1 200 OK\r\n"));
+            assert!(fixture.get("/readyz").await.starts_with("HTTP/1.1 503 "));
+        }
+        gate.0.add_permits(1);
+    };
+    let ((one, two, three), ()) = futures::join!(scrapes, health);
+    for scrape in [one, two, three] {
+        assert!(scrape.starts_with("HTTP/1.1 200 OK\r\n"), "{scrape}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_too_many_ends_the_oldest() {
+    let fixture = Fixture::start().await;
+    let mut open = Vec::new();
+    for _ in 0..CONNECTIONS_MAX {
+        let mut stream = fixture.connect().await;
+        // Served, so it is not only in the queue of the system.
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let mut first = [0];
+        stream.read_exact(&mut first).await.unwrap();
+        open.push(stream);
+    }
+    assert!(fixture.get("/healthz").await.starts_with("HTTP/1.1 200 OK\r\n"));
+    let mut oldest = open.remove(0);
+    let mut rest = Vec::new();
+    // It ends, in whatever way.
+    let _reset = oldest.read_to_end(&mut rest).await;
+    let mut second = open.remove(0);
+    second.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut text = String::new();
+    second.read_to_string(&mut text).await.unwrap();
+    assert!(text.ends_with("ok\n"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_does_not_arrive_ends_its_connection() {
+    let fixture = Fixture::start().await;
+    for begun in ["", "GET /healthz HTTP/1.1\r\nHost"] {
+        let started = tokio::time::Instant::now();
+        let mut stream = fixture.connect().await;
+        stream.write_all(begun.as_bytes()).await.unwrap();
+        let mut rest = Vec::new();
+        let _reset = stream.read_to_end(&mut rest).await;
+        assert!((HEADER_TIMEOUT..2 * HEADER_TIMEOUT).contains(&started.elapsed()), "{begun:?} {:?}", started.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_ends_its_connection() {
+    let (client, server) = tokio::io::duplex(1_024);
+    let mut limited = WriteTimeout::new(Connection::new(server, None), WRITE_TIMEOUT);
+    let started = tokio::time::Instant::now();
+    let failed = limited.write_all(&[0; 4_096]).await.unwrap_err();
+    assert_eq!((failed.kind(), started.elapsed()), (io::ErrorKind::TimedOut, WRITE_TIMEOUT));
+    drop(client);
+    // One that reads slowly stays.
+    let (mut client, server) = tokio::io::duplex(1_024);
+    let mut limited = WriteTimeout::new(Connection::new(server, None), WRITE_TIMEOUT);
+    let read = async {
+        let mut read = vec![0; 1_024];
+        for _ in 0..4 {
+            tokio::time::sleep(WRITE_TIMEOUT * 2 / 3).await;
+            client.read_exact(&mut read).await.unwrap();
+        }
+    };
+    let write = async { limited.write_all(&[0; 4_096]).await.unwrap() };
+    futures::join!(read, write);
+}
