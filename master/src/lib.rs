@@ -4,6 +4,7 @@
 //!   mastership  election       standby -> active master -> standby; the lock `master` in Chubby, its epoch fences all
 //!   bootstrap                  the cluster's id; the first tablets of a new cluster
 //!   observation -> cluster (snapshot) -> plan (pure) -> reconciler     every minute, and on request
+//!   metrics                    what a monitoring system reads
 //!   health  events  alerts     health of the tablets; what operators read in the log, such as a quorum loss
 //!   check                      the check of the cluster that an operator requests
 //!   usage                      what tables cost, and their quotas
@@ -42,6 +43,7 @@ mod instances;
 mod jobs;
 mod mastership;
 mod merging;
+pub mod metrics;
 mod observation;
 mod operations;
 mod operator;
@@ -60,19 +62,23 @@ mod splitting;
 mod upgrade;
 mod usage;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_chubby::SharedChubby;
 use ebla_model::cluster_version::SupportedVersions;
 use ebla_model::error::{Error, Reason};
+use ebla_proto::health::health_server::HealthServer;
 use ebla_proto::operate::operate_server::OperateServer;
 use ebla_proto::services::bigtable_instance_admin_server::BigtableInstanceAdminServer;
 use ebla_proto::services::bigtable_table_admin_server::BigtableTableAdminServer;
 use ebla_proto::services::operations_server::OperationsServer;
 use ebla_proto::status::to_status;
 use ebla_proto::{convert, record};
-use ebla_routing::ChubbyDirectory;
+use ebla_routing::{ChubbyDirectory, HealthService, ReadinessCheck};
+use ebla_runtime::metrics::Source;
 use ebla_runtime::{ConnectionInfo, Runtime, ServeOptions, serve};
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 use tonic::service::Routes;
@@ -83,6 +89,7 @@ use crate::active::ActiveMaster;
 use crate::bootstrap::PendingBootstrap;
 use crate::health::Health;
 use crate::mastership::Mastership;
+use crate::metrics::{MasterMetrics, MasterSource};
 pub use crate::plan::auto_merge::MergeRules;
 use crate::plan::replica_balance::ReplicaBalance;
 
@@ -142,13 +149,20 @@ impl MasterConfig {
 }
 
 /// A running master: active or standby.
-#[derive(Debug)]
 pub struct Master {
     address: String,
     active: watch::Receiver<Option<ActiveMaster>>,
+    directory: ChubbyDirectory,
+    metrics: Arc<dyn Source>,
     /// Serves calls; stopped first.
     serving: Runtime,
     runtime: Runtime,
+}
+
+impl std::fmt::Debug for Master {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Master").field("address", &self.address).finish_non_exhaustive()
+    }
 }
 
 impl Master {
@@ -178,21 +192,27 @@ impl Master {
             let (sender, active) = watch::channel(None);
             let serving = runtime.child("serving");
             let (pending, bootstrap) = watch::channel(None);
-            let routes = routes(&active, &bootstrap, &master, &runtime);
-            serve(&serving.tasks, listener, routes, ServeOptions::default());
             let directory = ChubbyDirectory::start(chubby.clone(), &runtime);
+            let check = readiness(&active, &directory, &serving);
+            let health = HealthServer::new(HealthService::new(&[], check, serving.tasks.token()));
+            let routes = routes(&active, &bootstrap, &master, &runtime).add_service(health);
+            serve(&serving.tasks, listener, routes, ServeOptions::default());
+            let metrics = MasterMetrics::default();
+            let source =
+                MasterSource { metrics: metrics.clone(), active: active.clone(), clock: runtime.clock.clone() };
             let mastership = Mastership {
                 config,
                 chubby,
-                directory,
+                directory: directory.clone(),
                 runtime: runtime.clone(),
                 serving: serving.tasks.clone(),
+                metrics,
                 record: master,
                 active: sender,
                 pending,
             };
             runtime.tasks.spawn("mastership", mastership.run());
-            Ok(Self { address, active, serving, runtime })
+            Ok(Self { address, active, directory, metrics: Arc::new(source), serving, runtime })
         })
     }
 
@@ -200,6 +220,18 @@ impl Master {
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// What it tells a monitoring system.
+    #[must_use]
+    pub fn metrics(&self) -> Arc<dyn Source> {
+        Arc::clone(&self.metrics)
+    }
+
+    /// Whether the master can do its work: it is the active one, or a standby that has read Chubby's files. The error is the reason.
+    #[must_use]
+    pub fn readiness(&self) -> ReadinessCheck {
+        readiness(&self.active, &self.directory, &self.serving)
     }
 
     /// Returns when this is the active master, the cluster is running, and every tablet has a leader that responds.
@@ -244,6 +276,26 @@ impl Master {
             self.runtime.tasks.stop(Duration::ZERO).await;
         })
     }
+}
+
+/// See [`Master::readiness`].
+fn readiness(
+    active: &watch::Receiver<Option<ActiveMaster>>,
+    directory: &ChubbyDirectory,
+    serving: &Runtime,
+) -> ReadinessCheck {
+    let (active, directory, stopping) = (active.clone(), directory.clone(), serving.tasks.token());
+    Arc::new(move || {
+        if stopping.is_cancelled() {
+            return Err("the master is stopping".to_owned());
+        }
+        // The copy of Chubby's files answers at once.
+        let has_read = active.borrow().is_some() || directory.ready().now_or_never().is_some();
+        if has_read {
+            return Ok(());
+        }
+        Err("the master has not read Chubby's files yet: are etcd's addresses right, and is it up?".to_owned())
+    })
 }
 
 /// Passes the requests of members of the cluster on. Without TLS no caller can prove to be one, and every caller passes.

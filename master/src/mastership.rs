@@ -16,6 +16,7 @@ use tracing::{error, info, warn};
 use crate::active::ActiveMaster;
 use crate::bootstrap::{self, PendingBootstrap};
 use crate::election::MasterLock;
+use crate::metrics::MasterMetrics;
 use crate::plan::behind;
 use crate::{MasterConfig, observation, reconciler, upgrade, usage};
 
@@ -32,6 +33,7 @@ pub(crate) struct Mastership {
     pub(crate) runtime: Runtime,
     /// The tasks that serve calls, stopped first when the master stops.
     pub(crate) serving: Tasks,
+    pub(crate) metrics: MasterMetrics,
     /// This process, as the master lock names it.
     pub(crate) record: record::Master,
     pub(crate) active: watch::Sender<Option<ActiveMaster>>,
@@ -76,6 +78,7 @@ impl Mastership {
     async fn run_active(&self, lock: MasterLock) {
         let lock_revision = lock.revision();
         info!(%lock_revision, "became active master");
+        self.metrics.begin_term();
         let runtime = self.runtime.child("active");
         let token = self.runtime.tasks.token();
         let guard = WithdrawOnDrop(self);
@@ -97,7 +100,7 @@ impl Mastership {
             Ok(master) => {
                 self.active.send_replace(Some(master.clone()));
                 tokio::select! {
-                    () = reconciler::reconcile(master.clone(), &self.config, self.serving.clone()) => {}
+                    () = reconciler::reconcile(master.clone(), &self.config, self.serving.clone(), self.metrics.clone()) => {}
                     () = usage::enforce_quotas(master.clone()) => {}
                     () = master.resigned() => info!("the epoch base was raised; starting a new term"),
                 }

@@ -29,6 +29,7 @@ use crate::alerts::Alerts;
 use crate::cluster::{ClusterSnapshot, Registration};
 use crate::events::{ClusterEvent, ClusterView, tablet_list};
 use crate::health::Health;
+use crate::metrics::MasterMetrics;
 use crate::observation::ReadRows;
 use crate::plan::auto_merge::{MergeContext, MergeRules};
 use crate::plan::capacity::RepairWithoutRoom;
@@ -54,12 +55,20 @@ const PING_PERIOD: Duration = Duration::from_secs(2);
 
 /// Reconciles until this master is no longer active. `stopping`: cancelled first when this process stops; later changes of health
 /// are not reported.
-pub(crate) async fn reconcile(master: ActiveMaster, config: &MasterConfig, stopping: Tasks) {
-    let mut reconciler = Reconciler::new(master.clone(), config, stopping);
+pub(crate) async fn reconcile(
+    master: ActiveMaster,
+    config: &MasterConfig,
+    stopping: Tasks,
+    metrics: MasterMetrics,
+) {
+    let mut reconciler = Reconciler::new(master.clone(), config, stopping, metrics);
     let mut waited = None;
     loop {
         let before = master.chubby().list(paths::SERVERS).await.ok().map(|(_files, revision)| revision);
+        let began = reconciler.now();
         let outcome = reconciler.round().await;
+        let ended = reconciler.now();
+        reconciler.metrics.end_round(outcome.as_ref().ok().copied(), ended.saturating_sub(began), ended);
         if let Err(error) = &outcome {
             debug!(%error, "cannot read cluster state; reconcile postponed");
         }
@@ -105,6 +114,7 @@ fn round_period(rules: &MergeRules) -> Duration {
 /// The state that lasts from round to round. A new master starts without it.
 struct Reconciler {
     master: ActiveMaster,
+    metrics: MasterMetrics,
     /// How long a server may be down before its replicas are replaced.
     grace: Duration,
     merge_rules: MergeRules,
@@ -159,9 +169,10 @@ pub(crate) enum RoundOutcome {
 }
 
 impl Reconciler {
-    fn new(master: ActiveMaster, config: &MasterConfig, stopping: Tasks) -> Self {
+    fn new(master: ActiveMaster, config: &MasterConfig, stopping: Tasks, metrics: MasterMetrics) -> Self {
         Self {
             master,
+            metrics,
             grace: config.repair_grace,
             merge_rules: config.merges,
             balance: config.replica_balance,
@@ -210,6 +221,7 @@ impl Reconciler {
 
     /// Logs what has changed for operators.
     fn log_events(&mut self, view: &ClusterView) {
+        self.metrics.observe(view);
         if !self.is_stopping() {
             self.alerts.observe(view, self.now()).iter().for_each(ClusterEvent::log);
         }
@@ -292,7 +304,9 @@ impl Reconciler {
             if table.is_some_and(|table| blocked_tables.contains(&table)) {
                 continue;
             }
-            match self.execute(action).await {
+            let executed = self.execute(action).await;
+            self.metrics.count_action(action, &executed);
+            match executed {
                 Ok(ActionOutcome::Completed) => info!(%action, "action executed"),
                 Ok(ActionOutcome::NotLogged) => {}
                 Err(error) => {

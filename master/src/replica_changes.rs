@@ -42,7 +42,12 @@ impl ReplicaChanges {
 
     /// The number of repairs among them.
     pub(crate) fn repairs(&self) -> usize {
-        self.in_progress.lock().values().filter(|(_server, reason)| *reason == ChangeReason::Repair).count()
+        self.running(ChangeReason::Repair)
+    }
+
+    /// The number of changes for this reason.
+    pub(crate) fn running(&self, wanted: ChangeReason) -> usize {
+        self.in_progress.lock().values().filter(|(_server, reason)| *reason == wanted).count()
     }
 
     /// Starts a change. When it ends, with or without success, it requests a round of the reconciler.
