@@ -22,6 +22,7 @@ pub mod commands;
 pub mod config;
 pub mod encoding;
 pub mod local;
+pub mod metrics_reference;
 pub mod output;
 pub mod process;
 #[cfg(test)]

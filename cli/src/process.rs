@@ -3,12 +3,14 @@
 //! ```text
 //!   address   HOST:PORT on the command line: well-formed, safe to serve on, free
 //!   folder    exclusive data folders; temporary ones
+//!   http      the HTTP port: metrics, health, readiness
 //!   ready     the ready file
 //!   signals   SIGTERM and Ctrl-C: graceful stop
 //! ```
 
 mod address;
 mod folder;
+mod http;
 mod ready;
 mod signals;
 
@@ -18,6 +20,7 @@ pub use address::{
     ClusterSecurity, Exposure, Listen, Users, check_exposure, check_free, check_reachable, etcd_url, host_port,
 };
 pub use folder::{DataFolder, lock};
+pub use http::Monitoring;
 pub use ready::{check_ready, write_ready};
 pub use signals::Signals;
 

@@ -14,6 +14,7 @@ mod containers;
 mod elastic;
 mod etcd_outage;
 mod kill;
+mod metrics;
 mod mounttable;
 mod mounttables;
 mod moves;

@@ -69,6 +69,7 @@ pub async fn run(master: Master, runtime: Runtime) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
     let chubby = master.node.prepare(&runtime).await?;
     let _lock = process::lock(&master.node.data)?;
+    let monitoring = master.node.monitor("master", &runtime).await?;
     let config = MasterConfig {
         advertise: master.node.advertise.clone(),
         lease_ttl: master.node.lease_ttl(),
@@ -80,9 +81,13 @@ pub async fn run(master: Master, runtime: Runtime) -> Result<(), Failure> {
     };
     let running = ebla_master::Master::start(config, chubby, runtime.clone()).await?;
     let address = running.address();
+    monitoring.register(&[running.metrics()]);
+    let check = running.readiness();
+    monitoring.readiness.decide_by(move || check());
     let announcement = Announcement {
         process: "master".to_owned(),
         address,
+        http: monitoring.address(),
         name: format!("ebla/masters/{address}"),
         ready: json!({"role": "master", "address": address, "pid": std::process::id()}),
         users: Users::Elsewhere,
@@ -90,6 +95,7 @@ pub async fn run(master: Master, runtime: Runtime) -> Result<(), Failure> {
     let mut published = None;
     let serve = master.node.serve(announcement, std::future::ready(()), &mut published, &runtime);
     let served = signals.unless_signalled(serve).await.unwrap_or(Ok(()));
+    monitoring.stopping();
     eprintln!("stopping: resigning as master");
     let graceful = async {
         if let Some(publisher) = published {

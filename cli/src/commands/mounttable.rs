@@ -22,7 +22,7 @@ use super::mt::to_failure;
 use crate::address::Addresses;
 use crate::config::ConfigArguments;
 use crate::output::Failure;
-use crate::process::{self, Exposure, Listen, Signals};
+use crate::process::{self, Exposure, Listen, Monitoring, Signals};
 
 /// The superuser of the mounttable of [`Mounttable::beside`], which accepts any claimed identity.
 const OPERATOR: &str = "admin";
@@ -78,6 +78,10 @@ pub struct Mounttable {
     /// Where to serve names as JSON over HTTP too, described by /v1/openapi.json; port 0 takes a free one
     #[arg(long, value_name = "HOST:PORT", value_parser = process::host_port)]
     pub http_listen: Option<String>,
+    /// Where to serve metrics, health and readiness over HTTP: /metrics, /healthz, /readyz, /debug/; port 0 takes a free one [default: no
+    /// such port]
+    #[arg(long, value_name = "HOST:PORT", env = "EBLA_HTTP", value_parser = process::host_port)]
+    pub http: Option<String>,
     /// Table of the cluster
     #[command(flatten)]
     pub table: TableArguments,
@@ -158,7 +162,11 @@ impl Mounttable {
 /// The reason why it cannot start.
 pub async fn run(command: Mounttable, runtime: Runtime) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
-    let listen = [("--listen", Some(&command.listen)), ("--http-listen", command.http_listen.as_ref())];
+    let listen = [
+        ("--listen", Some(&command.listen)),
+        ("--http-listen", command.http_listen.as_ref()),
+        ("--http", command.http.as_ref()),
+    ];
     let listen = listen.into_iter().filter_map(|(option, address)| Some(Listen { option, address: address? }));
     let listen: Vec<_> = listen.collect();
     for Listen { address, .. } in &listen {
@@ -168,24 +176,31 @@ pub async fn run(command: Mounttable, runtime: Runtime) -> Result<(), Failure> {
         process::check_ready(file)?;
     }
     process::check_free(&listen).await?;
+    let monitoring = Monitoring::new("mounttable", &runtime).listen(command.http.as_deref(), &runtime).await?;
     let starting = Box::pin(serve(&command, storage(&command, &runtime), &runtime));
     let Some(server) = signals.unless_signalled(starting).await.transpose()? else {
         return Ok(());
     };
-    let announced = announce(&command, &server, &runtime);
+    monitoring.register(&[server.metrics()]);
+    monitoring.readiness.decide_by(server.readiness());
+    let announced = announce(&command, &server, &monitoring, &runtime);
     if announced.is_ok() {
         signals.next().await;
     }
+    monitoring.stopping();
     signals.stop(server.stop()).await;
     announced
 }
 
 /// Reports that the process is ready: writes the ready file and a line on stderr.
-fn announce(command: &Mounttable, server: &Server, runtime: &Runtime) -> Result<(), Failure> {
+fn announce(command: &Mounttable, server: &Server, monitoring: &Monitoring, runtime: &Runtime) -> Result<(), Failure> {
     if let Some(file) = &command.ready_file {
         let mut ready = json!({"role": "mounttable", "address": server.address(), "pid": std::process::id()});
         if let (Some(address), Some(ready)) = (server.http_address(), ready.as_object_mut()) {
             ready.insert("http".to_owned(), address.into());
+        }
+        if let (Some(address), Some(ready)) = (monitoring.address(), ready.as_object_mut()) {
+            ready.insert("metrics".to_owned(), address.into());
         }
         process::write_ready(file, &ready)?;
     }

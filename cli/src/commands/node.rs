@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::mt;
 use crate::config::ConfigArguments;
 use crate::output::Failure;
-use crate::process::{self, Exposure, Listen, Users};
+use crate::process::{self, Exposure, Listen, Monitoring, Users};
 use crate::tls::EtcdTlsArguments;
 
 /// Options of a process of a cluster.
@@ -36,6 +36,10 @@ pub struct NodeArguments {
     /// Address where other processes reach this one, if it differs from --listen
     #[arg(long, value_name = "HOST:PORT", value_parser = process::host_port)]
     pub advertise: Option<String>,
+    /// Where to serve metrics, health and readiness over HTTP: /metrics, /healthz, /readyz, /debug/; port 0 takes a free one [default: no
+    /// such port]
+    #[arg(long, value_name = "HOST:PORT", env = "EBLA_HTTP", value_parser = process::host_port)]
+    pub http: Option<String>,
     /// Data folder, used by this process only
     #[arg(long, value_name = "DIR", env = "EBLA_DATA")]
     pub data: PathBuf,
@@ -66,6 +70,8 @@ pub struct Announcement<'a> {
     pub process: String,
     /// Its address.
     pub address: &'a str,
+    /// Where its HTTP port is, if it has one.
+    pub http: Option<&'a str>,
     /// The name under which it is published.
     pub name: String,
     /// The contents of the ready file.
@@ -80,12 +86,16 @@ impl NodeArguments {
     /// # Errors
     /// What is wrong and what to do.
     pub async fn prepare(&self, runtime: &Runtime) -> Result<SharedChubby, Failure> {
-        process::check_exposure(&self.listen, Exposure::from(self.insecure).with_tls_of(&runtime.net))?;
+        let http = self.http.as_deref().map(|address| Listen { option: "--http", address });
+        let listen: Vec<_> = [Listen { option: "--listen", address: &self.listen }].into_iter().chain(http).collect();
+        for Listen { address, .. } in &listen {
+            process::check_exposure(address, Exposure::from(self.insecure).with_tls_of(&runtime.net))?;
+        }
         process::check_reachable(&self.listen, self.advertise.as_deref())?;
         if let Some(file) = &self.ready_file {
             process::check_ready(file)?;
         }
-        process::check_free(&[Listen { option: "--listen", address: &self.listen }]).await?;
+        process::check_free(&listen).await?;
         let runtime = self.runtime_of_etcd(runtime)?;
         let etcd = Etcd::new(&self.etcd, &runtime).map_err(|error| Failure::usage(Error::from(error).message))?;
         Ok(etcd.shared())
@@ -96,6 +106,14 @@ impl NodeArguments {
         let Some(tls) = self.etcd_tls.open(&runtime.clock)? else { return Ok(runtime.clone()) };
         tls.watch(&runtime.tasks);
         Ok(Runtime { net: runtime.net.clone().with_tls(tls), ..runtime.clone() })
+    }
+
+    /// What a process of this role shows at `--http`, which is open from now on.
+    ///
+    /// # Errors
+    /// When the address cannot be bound.
+    pub async fn monitor(&self, role: &'static str, runtime: &Runtime) -> Result<Monitoring, Failure> {
+        Monitoring::new(role, runtime).listen(self.http.as_deref(), runtime).await
     }
 
     /// Time until the lease of a process that does not renew it expires.
@@ -141,15 +159,20 @@ impl NodeArguments {
     /// Reports that the process is ready: writes the ready file and a line on stderr.
     fn announce(
         &self,
-        Announcement { process, address, ready, users, .. }: &Announcement<'_>,
+        Announcement { process, address, http, ready, users, .. }: &Announcement<'_>,
         runtime: &Runtime,
     ) -> Result<(), Failure> {
         if let Some(file) = &self.ready_file {
-            process::write_ready(file, ready)?;
+            let mut ready = ready.clone();
+            if let (Some(http), Some(ready)) = (http, ready.as_object_mut()) {
+                ready.insert("metrics".to_owned(), (*http).into());
+            }
+            process::write_ready(file, &ready)?;
         }
         let security = Exposure::from(self.insecure).described(&runtime.net, *users);
+        let http = http.map(|http| format!("   metrics at {http}")).unwrap_or_default();
         eprintln!(
-            "ebla {}   {process} at {address}   data {}   {security}",
+            "ebla {}   {process} at {address}{http}   data {}   {security}",
             env!("CARGO_PKG_VERSION"),
             self.data.display()
         );

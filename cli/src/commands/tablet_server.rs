@@ -111,6 +111,8 @@ impl AccessArguments {
 pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
     let chubby = server.node.prepare(&runtime).await?;
+    let monitoring = server.node.monitor("tablet-server", &runtime).await?;
+    monitoring.readiness.refuse("the server is opening its stores, or waits for Chubby to assign its id");
     let mut options = ServerOptions { lease_ttl: server.node.lease_ttl(), ..ServerOptions::server() };
     if let Some(size) = server.split_bytes {
         options.split_bytes = size;
@@ -144,9 +146,13 @@ pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> 
         }
     };
     let (address, id) = (running.address(), running.id());
+    monitoring.register(running.metrics());
+    let check = running.readiness();
+    monitoring.readiness.decide_by(move || check());
     let announcement = Announcement {
         process: format!("tablet server {id}"),
         address,
+        http: monitoring.address(),
         name: format!("ebla/tablet-servers/{id}"),
         ready: json!({"role": "tablet-server", "bigtable": address, "pid": std::process::id(), "server": id.get()}),
         users,
@@ -162,6 +168,7 @@ pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> 
         refused = running.registration_refused() => Err(refused.into()),
         failed = running.failed() => Err(failed.into()),
     };
+    monitoring.stopping();
     eprintln!("stopping: transferring leaderships, draining, flushing");
     let graceful = async {
         // First, so that no client is directed here any more.

@@ -1,6 +1,7 @@
 //! `ebla up`: a cluster in one process, until Ctrl-C.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_client::Client;
@@ -8,6 +9,7 @@ use ebla_master::health::Health;
 use ebla_mounttable_server::server::Server;
 use ebla_runtime::units::ByteSize;
 use ebla_runtime::{Net, Runtime};
+use ebla_tablet_server::TabletServer;
 use serde_json::{Value, json};
 
 use super::DEFAULT_ADDRESS;
@@ -16,12 +18,14 @@ use super::mounttable::{self, Mounttable};
 use crate::config::ConfigArguments;
 use crate::local::{LocalCluster, LocalConfig};
 use crate::output::{self, Failure, Format};
-use crate::process::{self, DataFolder, Exposure, Listen, Signals};
+use crate::process::{self, DataFolder, Exposure, Listen, Monitoring, Signals};
 
 /// Replicas of a tablet when there are enough servers.
 const REPLICAS_MAX: usize = 3;
 /// The default data folder.
 const DEFAULT_DATA: &str = "./ebla-data";
+/// The default address of the HTTP port.
+const DEFAULT_HTTP: &str = "127.0.0.1:8080";
 /// Time for the tasks of a mounttable that failed to start to stop.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
@@ -86,6 +90,10 @@ pub struct Up {
         num_args = 0..=1, default_missing_value = "127.0.0.1:8180", requires = "mounttable",
     )]
     pub mounttable_http: Option<String>,
+    /// Where to serve metrics, health and readiness over HTTP: /metrics, /healthz, /readyz, /debug/; off: nowhere [default: 127.0.0.1:8080,
+    /// or the next free port]
+    #[arg(long, value_name = "HOST:PORT|off", value_parser = http_address)]
+    pub http: Option<HttpAddress>,
     /// Listen on addresses other than loopback although there is no TLS and no authentication
     #[arg(long)]
     pub insecure: bool,
@@ -94,12 +102,30 @@ pub struct Up {
     pub output: Format,
 }
 
+/// The address of the HTTP port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HttpAddress {
+    /// There is no such port.
+    Off,
+    /// `host:port`.
+    At(String),
+}
+
+/// Parses the argument of `--http`.
+fn http_address(text: &str) -> Result<HttpAddress, String> {
+    match text {
+        "off" => Ok(HttpAddress::Off),
+        address => process::host_port(address).map(HttpAddress::At).map_err(|fault| format!("{fault}, or off")),
+    }
+}
+
 /// A running cluster, and its mounttable if there is one.
 pub struct Running {
     /// The cluster.
     pub cluster: LocalCluster,
     /// The mounttable stored in it, if requested.
     names: Option<Server>,
+    monitoring: Monitoring,
     took: Duration,
     /// Health of the tablets when the cluster became ready.
     health: Option<Health>,
@@ -108,6 +134,7 @@ pub struct Running {
 impl Running {
     /// Stops the mounttable, then the cluster.
     pub async fn stop(self) {
+        self.monitoring.stopping();
         if let Some(names) = self.names {
             names.stop().await;
         }
@@ -177,13 +204,21 @@ pub async fn start(up: &Up, signals: &mut Signals, runtime: &Runtime) -> Result<
         scan_cache: up.scan_cache,
         memory_groups: up.memory_groups,
     };
+    let monitoring = match monitor(up, runtime).await {
+        Ok(monitoring) => monitoring,
+        Err(failure) => {
+            folder.discard();
+            return Err(failure);
+        }
+    };
     let Some(cluster) = LocalCluster::start(config, folder, signals.next(), runtime).await? else { return Ok(None) };
     let of_names = runtime.child("names");
     let failed = match signals.unless_signalled(serve_names(up, &cluster, &of_names)).await {
         Some(Ok(names)) => {
             let took = runtime.clock.monotonic().saturating_sub(started);
             let health = cluster.master.health().await;
-            return Ok(Some(Running { cluster, names, took, health }));
+            show(&monitoring, &cluster, names.as_ref());
+            return Ok(Some(Running { cluster, names, monitoring, took, health }));
         }
         Some(Err(failure)) => Err(failure),
         None => Ok(None),
@@ -193,11 +228,38 @@ pub async fn start(up: &Up, signals: &mut Signals, runtime: &Runtime) -> Result<
     failed
 }
 
+/// What the process shows over HTTP; the port is open from now on.
+async fn monitor(up: &Up, runtime: &Runtime) -> Result<Monitoring, Failure> {
+    let monitoring = Monitoring::new("up", runtime);
+    match &up.http {
+        Some(HttpAddress::Off) => Ok(monitoring),
+        Some(HttpAddress::At(address)) => monitoring.listen(Some(address), runtime).await,
+        None => Ok(monitoring.listen_near(DEFAULT_HTTP, runtime).await),
+    }
+}
+
+/// Shows the figures of all parts. The process can serve when all of them can.
+fn show(monitoring: &Monitoring, cluster: &LocalCluster, names: Option<&Server>) {
+    monitoring.register(&[cluster.master.metrics()]);
+    cluster.servers.iter().for_each(|server| monitoring.register(server.metrics()));
+    let mut checks: Vec<_> = cluster.servers.iter().map(TabletServer::readiness).collect();
+    checks.push(cluster.master.readiness());
+    if let Some(names) = names {
+        monitoring.register(&[names.metrics()]);
+        checks.push(Arc::new(names.readiness()));
+    }
+    monitoring.readiness.decide_by(move || checks.iter().try_for_each(|check| check()));
+}
+
 /// The addresses to listen on that are known before the start.
 fn addresses<'a>(up: &'a Up, listen: &'a str) -> Vec<Listen<'a>> {
     let names = [("--mounttable", &up.mounttable), ("--mounttable-http", &up.mounttable_http)];
     let names = names.into_iter().filter_map(|(option, address)| Some((option, address.as_deref()?)));
-    let all = std::iter::once(("--listen", listen)).chain(names);
+    let http = match &up.http {
+        Some(HttpAddress::At(address)) => Some(("--http", address.as_str())),
+        Some(HttpAddress::Off) | None => None,
+    };
+    let all = std::iter::once(("--listen", listen)).chain(names).chain(http);
     all.map(|(option, address)| Listen { option, address }).collect()
 }
 
@@ -235,6 +297,9 @@ fn ready_object(running: &Running) -> Value {
         "pid": std::process::id(),
         "servers": running.cluster.servers.iter().map(server).collect::<Vec<_>>(),
     });
+    if let (Some(address), Some(ready)) = (running.monitoring.address(), ready.as_object_mut()) {
+        ready.insert("metrics".to_owned(), address.into());
+    }
     if let (Some(names), Some(ready)) = (&running.names, ready.as_object_mut()) {
         ready.insert("mounttable".to_owned(), names.address().into());
         if let Some(address) = names.http_address() {
@@ -272,6 +337,9 @@ fn ready_block(up: &Up, running: &Running, net: &Net) -> String {
         if let Some(address) = names.http_address() {
             block.push_str(&format!("  Names (HTTP)   {address}     curl {scheme}://{address}/v1/openapi.json\n"));
         }
+    }
+    if let Some(address) = running.monitoring.address() {
+        block.push_str(&format!("  Metrics        {address}     curl {scheme}://{address}/metrics\n"));
     }
     block.push_str(
         "\n  Try   ebla table create web --family anchor --family contents:maxversions=3\n        \

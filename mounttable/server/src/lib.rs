@@ -14,6 +14,7 @@
 
 pub mod gateway;
 mod health;
+pub mod metrics;
 pub mod server;
 pub mod service;
 pub mod testing;

@@ -1,5 +1,6 @@
 //! A process that serves a table. Any number of servers may serve the same table: they hold no state besides caches.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::error::{Error as ModelError, Reason as ModelReason};
@@ -19,6 +20,7 @@ use ebla_mounttable_tree::table::{Maintained, Table, TableOptions};
 use ebla_proto::health::health_server::HealthServer;
 use ebla_proto::mounttable::mount_table_admin_server::MountTableAdminServer;
 use ebla_proto::mounttable::mount_table_server::MountTableServer;
+use ebla_runtime::metrics::Source;
 use ebla_runtime::serve::PEER_STREAMS_MAX;
 use ebla_runtime::{Listener, Protocol, Runtime, ServeOptions, serve};
 use futures::future::BoxFuture;
@@ -27,7 +29,8 @@ use tonic::service::Routes;
 use tracing::{info, warn};
 
 use crate::gateway;
-use crate::health::HealthMonitor;
+use crate::health::{Health, HealthMonitor};
+use crate::metrics::MounttableSource;
 use crate::service::identity::{AuthMethod, Authenticator};
 use crate::service::{Service, WriteMode};
 
@@ -229,6 +232,21 @@ impl Server {
     /// Lookups since the start, by the way they were answered.
     pub fn lookups(&self) -> LookupCounts {
         self.cache_handle.counts()
+    }
+
+    /// What it tells a monitoring system.
+    pub fn metrics(&self) -> Arc<dyn Source> {
+        Arc::new(MounttableSource { cache: self.cache_handle.clone(), health: self.health.view() })
+    }
+
+    /// Whether it can read its table; the error is the reason why not. It does not block.
+    pub fn readiness(&self) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
+        let health = self.health.view();
+        move || match health.now() {
+            Health::Serving => Ok(()),
+            Health::NotServing(reason) => Err(format!("the mounttable cannot read its table: {reason:?}")),
+            Health::Stopping => Err("the mounttable is stopping".to_owned()),
+        }
     }
 
     /// Stops gracefully: health checks fail, new calls are refused, and calls in progress finish.
