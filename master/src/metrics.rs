@@ -1,4 +1,4 @@
-//! The metrics of a master: what its rounds find and do. A standby has those of a standby: it leads nothing, and its counters stand still.
+//! The metrics of a master: what its rounds find and do. Those of a standby do not change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -3,8 +3,8 @@
 //! ```text
 //!   /metrics   figures, as text for Prometheus or OpenMetrics       readers with a certificate of the cluster, or on this machine
 //!   /debug/    release, age, arguments, tasks, memory               the same; arguments only for parts of the cluster and this machine
-//!   /healthz   200: the process lives                               everybody
-//!   /readyz    200: it can serve; 503 with the reason               everybody
+//!   /healthz   200: the process lives                               all
+//!   /readyz    200: it can serve; 503 with the reason               all
 //!
 //!   accept -> (TLS) -> one of 64 connections, HTTP/1.1 -> access -> page
 //! ```
@@ -13,7 +13,7 @@
 //! oldest one, a request has to arrive and a response has to be read in time, and few scrapes are rendered at once. `/healthz` and `/readyz`
 //! wait for nothing, so they answer while scrapes queue or a disk hangs.
 //!
-//! What is absent: HTTP/2, which nobody needs here, and any action.
+//! What is absent: HTTP/2, which no reader of these pages needs, and any action.
 
 mod access;
 mod connection;
@@ -41,7 +41,7 @@ use crate::net::{Connection, Listener};
 use crate::serve::Protocol;
 use crate::tls::Tls;
 
-/// The largest number of connections. One more ends the oldest: whoever opens many keeps nobody out.
+/// The largest number of connections. One more ends the oldest, so that a client that opens many keeps no other one out.
 pub const CONNECTIONS_MAX: usize = 64;
 /// How long a connection may take to send the headers of its next request; also how long an idle one stays open.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(30);

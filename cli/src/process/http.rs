@@ -11,7 +11,7 @@ use crate::output::Failure;
 /// How many ports are tried after the default one.
 const PORTS_TRIED: u16 = 100;
 
-/// What a process shows to a monitoring system. Without `--http` nobody reads it.
+/// What a process shows to a monitoring system. Without `--http` it is not served.
 #[derive(Debug)]
 pub struct Monitoring {
     /// Where its parts register their figures.

@@ -20,7 +20,7 @@ pub(super) enum Caller {
     Anonymous,
 }
 
-/// A page that not everybody may read; `/healthz` and `/readyz` are for all.
+/// A page that is not for all; `/healthz` and `/readyz` are for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Page {
     /// `/metrics`.
@@ -52,7 +52,7 @@ fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
 
-/// Whether a caller may read a page. Without TLS nobody can prove to be anybody, and who listens beyond loopback then has chosen so
+/// Whether a caller may read a page. Without TLS no caller can prove an identity, and an operator who listens beyond loopback then has chosen so
 /// (`--insecure`).
 pub(super) const fn may_read(caller: Caller, page: Page) -> bool {
     match page {

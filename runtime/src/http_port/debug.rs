@@ -13,7 +13,7 @@ use crate::tasks::Tasks;
 
 /// Words in the name of an option whose value may be a secret.
 const SECRETS: [&str; 5] = ["token", "secret", "password", "key", "credential"];
-/// What stands in the place of a secret.
+/// The text in the place of a secret.
 const HIDDEN: &str = "(hidden)";
 
 /// What a process tells about itself.
