@@ -124,6 +124,9 @@ fn figures_of_a_cluster_follow_what_it_does() {
     for family in ["ebla_log_syncs_total", "ebla_log_sync_seconds_count", "ebla_log_records_total"] {
         assert!(grown(family, &[]) >= 20.0, "{family}");
     }
+    assert!(grown("ebla_tablet_rows_total", &["operation=\"write\""]) >= 20.0);
+    assert!(grown("ebla_tablet_rows_total", &["operation=\"read\""]) >= 20.0);
+    assert!(grown("ebla_tablet_cells_scanned_total", &[]) >= 20.0);
     assert!(grown("ebla_raft_proposals_total", &[]) >= 20.0);
     assert!(grown("ebla_raft_commit_seconds_count", &[]) >= 20.0);
     assert!(grown("ebla_store_written_bytes_total", &[]) > 20.0 * 3.0 * 5.0, "on three replicas");

@@ -22,6 +22,7 @@ use crate::raft::{GroupStatus, RaftCounters};
 use crate::readiness::ServerReadiness;
 use crate::response_budget::ResponseBudget;
 use crate::tablet::lifecycle::manager::TabletManager;
+use crate::tablet::write::admission::Gate;
 
 const SERVER: &[&str] = &["server"];
 
@@ -70,6 +71,21 @@ static TABLETS: Family = Family::gauge(
     "ebla_tablets",
     &["server", "role"],
     "Tablets on the server, by the role of its replica: leader, follower",
+);
+static ROWS: Family = Family::counter(
+    "ebla_tablet_rows_total",
+    &["server", "operation"],
+    "Rows returned to readers (read), and rows of writes (write), at the leaders of their tablets; METADATA counts too",
+);
+static CELLS_SCANNED: Family = Family::counter(
+    "ebla_tablet_cells_scanned_total",
+    SERVER,
+    "Cells that were scanned for readers; many for each row that is read show filters that discard most",
+);
+static WRITE_STALL: Family = Family::gauge(
+    "ebla_tablet_write_stall",
+    SERVER,
+    "Whether writes wait until flushes have caught up, because unflushed data takes too much memory",
 );
 static EVENTS: Family = Family::counter(
     "ebla_tablet_events_total",
@@ -228,6 +244,9 @@ static OWN_FAMILIES: &[&Family] = &[
     &APPLY_LAG,
     &FOLLOWER_LAG,
     &TABLETS,
+    &ROWS,
+    &CELLS_SCANNED,
+    &WRITE_STALL,
     &EVENTS,
     &MOVING,
     &SYNCS,
@@ -457,7 +476,11 @@ fn signed_seconds(micros: i64) -> f64 {
 }
 
 fn add_memory(samples: &mut Samples, manager: &TabletManager) {
-    let shared = manager.shared();
+    let (shared, admission) = (manager.shared(), manager.admission());
+    samples.add_by(&ROWS, "read", shared.rows_read());
+    samples.add_by(&ROWS, "write", admission.rows_written());
+    samples.add(&CELLS_SCANNED, shared.cells_scanned());
+    samples.add(&WRITE_STALL, admission.gate() == Gate::Closed);
     let usage = shared.usage();
     samples.add(&MEMTABLES, usage.memtable_bytes);
     samples.add(&BLOCK_CACHE, usage.cache_bytes);

@@ -228,6 +228,11 @@ impl GroupStore {
         Ok(())
     }
 
+    /// Counts rows that were returned to a reader, and the cells that were scanned for them.
+    pub fn count_read(&self, rows: usize, cells_scanned: u64) {
+        self.shared.count_read(rows, cells_scanned);
+    }
+
     /// Whether RocksDB stalls writes until flushes or compactions have caught up. The result may be some calls old.
     #[must_use]
     pub fn is_write_stalled(&self) -> bool {

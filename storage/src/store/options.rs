@@ -146,6 +146,9 @@ pub struct SharedResources {
     /// How long flushes took, and the bytes of keys and values that were written, all stores together.
     flushes: Histogram,
     written_bytes: Counter,
+    /// Rows that were returned to readers, and cells that were scanned for them.
+    rows_read: Counter,
+    cells_scanned: Counter,
 }
 
 impl SharedResources {
@@ -183,6 +186,8 @@ impl SharedResources {
             scan_cache,
             flushes,
             written_bytes,
+            rows_read: Counter::default(),
+            cells_scanned: Counter::default(),
         }))
     }
 
@@ -217,6 +222,23 @@ impl SharedResources {
     #[must_use]
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes.get()
+    }
+
+    /// Rows that were returned to readers since the start, all stores together.
+    #[must_use]
+    pub fn rows_read(&self) -> u64 {
+        self.rows_read.get()
+    }
+
+    /// Cells that were scanned for readers since the start, all stores together.
+    #[must_use]
+    pub fn cells_scanned(&self) -> u64 {
+        self.cells_scanned.get()
+    }
+
+    pub(super) fn count_read(&self, rows: usize, cells: u64) {
+        self.rows_read.add(u64::try_from(rows).unwrap_or(u64::MAX));
+        self.cells_scanned.add(cells);
     }
 
     pub(super) fn record_flush(&self, duration: Duration) {

@@ -355,6 +355,7 @@ struct BatchReader<'a, 'v> {
 impl BatchReader<'_, '_> {
     fn into_batch(self, store: &GroupStore) -> ReadBatch {
         store.count_cache_use(self.cache_hits, self.cache_misses);
+        store.count_read(self.out.rows.len(), self.cells_scanned);
         self.count_load();
         let (bytes, charge) = (self.returned_bytes, self.request.memory.charge(self.returned_bytes));
         ReadBatch { bytes, charge, ..self.out }

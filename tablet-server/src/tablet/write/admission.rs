@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ebla_runtime::metrics::Counter;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::tablet::failure::Failure;
@@ -25,6 +26,8 @@ pub struct Admission {
     group: Arc<Semaphore>,
     /// The write stall: closed while memtables use too much memory. Shared by all groups.
     gate: Arc<watch::Sender<Gate>>,
+    /// Rows of writes whose tablet was found. Shared by all groups.
+    rows: Counter,
 }
 
 /// Whether new writes are admitted.
@@ -54,13 +57,31 @@ impl Admission {
     #[must_use]
     pub fn new() -> Self {
         let gate = Arc::new(watch::Sender::new(Gate::Open));
-        Self { server: permits(SERVER_BYTES), group: permits(GROUP_BYTES), gate }
+        Self { server: permits(SERVER_BYTES), group: permits(GROUP_BYTES), gate, rows: Counter::default() }
     }
 
     /// Admission control of one more group, within the server's.
     #[must_use]
     pub fn group(&self) -> Self {
-        Self { server: Arc::clone(&self.server), group: permits(GROUP_BYTES), gate: Arc::clone(&self.gate) }
+        let (server, gate, rows) = (Arc::clone(&self.server), Arc::clone(&self.gate), self.rows.clone());
+        Self { server, group: permits(GROUP_BYTES), gate, rows }
+    }
+
+    /// Counts rows of a write whose tablet was found.
+    pub(super) fn count_rows(&self, rows: usize) {
+        self.rows.add(u64::try_from(rows).unwrap_or(u64::MAX));
+    }
+
+    /// Rows of writes whose tablet was found, since the server started.
+    #[must_use]
+    pub fn rows_written(&self) -> u64 {
+        self.rows.get()
+    }
+
+    /// Whether writes are admitted.
+    #[must_use]
+    pub fn gate(&self) -> Gate {
+        *self.gate.borrow()
     }
 
     /// Admits or stalls writes, in all groups.

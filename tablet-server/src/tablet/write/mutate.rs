@@ -71,6 +71,7 @@ impl Tablet {
         let metadata = self.served()?;
         Self::check_generation(&metadata, generation)?;
         rows.iter().for_each(|row| metadata.load.count_write(&row.row));
+        self.admission.count_rows(rows.len());
         let schema = metadata.schema();
         let until = Deadline::after(&self.runtime.clock, timeout);
         let bytes = rows.iter().map(|row| request_bytes(row, schema)).sum();

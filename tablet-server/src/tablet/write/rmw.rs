@@ -168,6 +168,7 @@ impl Tablet {
         E: FnOnce(&GroupStateMachine, &TabletMetadata, Micros) -> Result<ResolvedWrite, Error> + Send + 'static,
     {
         self.metadata()?.load.count_write(&write.row);
+        self.admission.count_rows(1);
         let permit = Arc::new(self.admission.admit(bytes + 256, timeout).await?);
         let mode = if Failpoint::DecisionUnlatched.is_enabled() { LatchMode::Shared } else { LatchMode::Exclusive };
         let latch = self.latches.acquire(&self.stored_row(&write.row), mode).await;
