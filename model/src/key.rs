@@ -261,6 +261,22 @@ impl RowSet {
         Self { ranges: inside.collect() }
     }
 
+    /// The rows in both.
+    #[must_use]
+    pub fn intersect(&self, other: &Self) -> Self {
+        let (mut ones, mut others) = (self.ranges.iter().peekable(), other.ranges.iter().peekable());
+        let mut ranges = Vec::new();
+        while let (Some(one), Some(other)) = (ones.peek(), others.peek()) {
+            ranges.extend(one.intersect(other));
+            // The range that ends first meets no further range of the other set.
+            match compare_ends(one.end(), other.end()) {
+                Ordering::Less => drop(ones.next()),
+                Ordering::Equal | Ordering::Greater => drop(others.next()),
+            }
+        }
+        Self { ranges }
+    }
+
     /// The rows after `key`: the rest of an ascending scan at `key`.
     #[must_use]
     pub fn after(&self, key: &RowKey) -> Self {

@@ -37,6 +37,17 @@ proptest! {
     }
 
     #[test]
+    fn an_intersection_holds_what_both_sets_hold((_, a) in row_set(), (_, b) in row_set(), keys in vec(key(), 30)) {
+        let both = a.intersect(&b);
+        for key in keys {
+            let naive = a.contains(key.as_bytes()) && b.contains(key.as_bytes());
+            prop_assert_eq!(both.contains(key.as_bytes()), naive);
+        }
+        prop_assert_eq!(RowSet::from_ranges(both.ranges().to_vec()), both.clone());
+        prop_assert_eq!(b.intersect(&a), both);
+    }
+
+    #[test]
     fn a_scan_goes_on_after_its_last_row((_, set) in row_set(), at in key(), keys in vec(key(), 30)) {
         for key in keys {
             prop_assert_eq!(set.after(&at).contains(key.as_bytes()), set.contains(key.as_bytes()) && key > at);
