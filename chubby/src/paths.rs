@@ -21,6 +21,7 @@
 //! | `profiles/<project>/<instance>/<profile>` | `ebla.record.AppProfile` | the master |
 //! | `access/instances/<project>/<instance>` | `ebla.record.InstanceAccess`: the policy of an instance | the master |
 //! | `access/tables/<id>` | `ebla.record.TableAccess`: the policies of a table and its families | the master |
+//! | `views/<table>/<view>` | `ebla.record.AuthorizedView`: an authorized view of a table, with its policy | the master |
 //! | `counters/<name>` | the next free id in decimal | every process that allocates ids |
 
 use ebla_model::admin::app_profile::AppProfileName;
@@ -68,6 +69,8 @@ pub const ACCESS: &str = "access/";
 pub const INSTANCE_ACCESS: &str = "access/instances/";
 /// The policies of tables.
 pub const TABLE_ACCESS: &str = "access/tables/";
+/// All authorized views.
+pub const VIEWS: &str = "views/";
 /// All id counters.
 pub const COUNTERS: &str = "counters/";
 
@@ -224,6 +227,25 @@ pub fn parse_table_access(path: &str) -> Option<TableId> {
     path.strip_prefix(TABLE_ACCESS)?.parse().ok()
 }
 
+/// All authorized views of a table.
+#[must_use]
+pub fn views(table: TableId) -> String {
+    format!("{VIEWS}{table}/")
+}
+
+/// An authorized view of a table.
+#[must_use]
+pub fn view(table: TableId, id: &str) -> String {
+    format!("{VIEWS}{table}/{id}")
+}
+
+/// The table of a path under [`VIEWS`], and the name of the view within it.
+#[must_use]
+pub fn parse_view(path: &str) -> Option<(TableId, &str)> {
+    let (table, id) = path.strip_prefix(VIEWS)?.split_once('/')?;
+    Some((table.parse().ok()?, id))
+}
+
 /// The file that maps a table name to its id.
 #[must_use]
 pub fn name(table: &TableName) -> String {
@@ -246,6 +268,7 @@ mod tests {
         assert_eq!(parse_table(&table(TableId::new(9))), Some(TableId::new(9)));
         assert_eq!(parse_deleted(&deleted(TableId::new(9))), Some(TableId::new(9)));
         assert_eq!(parse_drained(&drained(ServerId::new(3))), Some(ServerId::new(3)));
+        assert_eq!(parse_view(&view(TableId::new(9), "v")), Some((TableId::new(9), "v")));
         assert_eq!(parse_table_access(&table_access(TableId::new(9))), Some(TableId::new(9)));
         assert_eq!(parse_server("tables/3"), None);
         assert_eq!(parse_server("servers/x"), None);

@@ -45,6 +45,7 @@ mod table_id;
 mod tests;
 mod token;
 pub mod transport;
+mod views;
 mod wire;
 
 pub use admin::Admin;
@@ -64,3 +65,4 @@ pub use table::{ReadOptions, RowStream, Table};
 pub use table_id::unless_table_missing;
 pub use token::BearerToken;
 pub use transport::{CallError, ReadStream, Target, Transport};
+pub use views::StoredView;

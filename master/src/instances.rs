@@ -14,8 +14,8 @@ use ebla_proto::convert::instance::{CLUSTER_NAME, instance_to_bytes};
 use tracing::info;
 
 use crate::active::ActiveMaster;
-use crate::jobs;
 use crate::schema_store::{self, Stored};
+use crate::{jobs, views};
 
 /// Files that are deleted in one transaction, below what etcd allows.
 const CHUNK: usize = 100;
@@ -164,6 +164,9 @@ pub(crate) async fn delete(master: &ActiveMaster, name: &InstanceName, deadline:
         return Err(Error::new(Reason::NotFound, message));
     }
     content.tables.iter().try_for_each(jobs::delete::check_deletable)?;
+    for table in &content.tables {
+        views::check_unprotected(master, table).await?;
+    }
     for table in &content.tables {
         match jobs::delete::delete_table(master, &table.name, deadline).await {
             Err(error) if error.reason != Reason::NotFoundTable => return Err(error),

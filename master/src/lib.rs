@@ -61,6 +61,7 @@ mod server_client;
 mod splitting;
 mod upgrade;
 mod usage;
+mod views;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -144,7 +144,6 @@ const SQL: &str = "read rows with ReadRows and a filter";
 const SNAPSHOTS: &str = "copy the rows with ReadRows and MutateRows";
 const BACKUPS: &str = "copy the rows with ReadRows and MutateRows";
 const UNDELETE: &str = "protect tables with deletion_protection: deletion is permanent";
-const VIEWS: &str = "use column families with access lists, or a separate table for each group of readers";
 const BUNDLES: &str = "store value schemas with the programs that read them";
 const CLUSTERS: &str = "start or stop tablet servers: ebla tablet-server";
 const HOT_TABLETS: &str = "list tablets and their servers with ebla tablet list";
@@ -180,14 +179,11 @@ const TABLE_ADMIN: &[Call] = &[
     unary("UpdateTable", "admin::UpdateTableRequest", "admin::longrunning::Operation"),
     unary("DeleteTable", "admin::DeleteTableRequest", "services::Empty"),
     unary("UndeleteTable", "admin::UndeleteTableRequest", "admin::longrunning::Operation").not_served(UNDELETE),
-    unary("CreateAuthorizedView", "admin::CreateAuthorizedViewRequest", "admin::longrunning::Operation")
-        .not_served(VIEWS),
-    unary("ListAuthorizedViews", "admin::ListAuthorizedViewsRequest", "admin::ListAuthorizedViewsResponse")
-        .not_served(VIEWS),
-    unary("GetAuthorizedView", "admin::GetAuthorizedViewRequest", "admin::AuthorizedView").not_served(VIEWS),
-    unary("UpdateAuthorizedView", "admin::UpdateAuthorizedViewRequest", "admin::longrunning::Operation")
-        .not_served(VIEWS),
-    unary("DeleteAuthorizedView", "admin::DeleteAuthorizedViewRequest", "services::Empty").not_served(VIEWS),
+    unary("CreateAuthorizedView", "admin::CreateAuthorizedViewRequest", "admin::longrunning::Operation"),
+    unary("ListAuthorizedViews", "admin::ListAuthorizedViewsRequest", "admin::ListAuthorizedViewsResponse"),
+    unary("GetAuthorizedView", "admin::GetAuthorizedViewRequest", "admin::AuthorizedView"),
+    unary("UpdateAuthorizedView", "admin::UpdateAuthorizedViewRequest", "admin::longrunning::Operation"),
+    unary("DeleteAuthorizedView", "admin::DeleteAuthorizedViewRequest", "services::Empty"),
     unary("ModifyColumnFamilies", "admin::ModifyColumnFamiliesRequest", "admin::Table"),
     unary("DropRowRange", "admin::DropRowRangeRequest", "services::Empty"),
     unary(

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use ebla_chubby::{File, SharedChubby, WatchEvent, WatchStream, paths};
 use ebla_client::{Directory, Freshness};
-use ebla_model::access::{Policy, TableAccess};
+use ebla_model::access::{AuthorizedView, Policy, TableAccess, ViewName};
 use ebla_model::cluster_version::ClusterVersion;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{ClusterId, ServerId, TableId};
@@ -43,6 +43,8 @@ pub struct TablePolicies {
     pub instance: Option<Arc<Policy>>,
     /// Its schema, and its own policies if it has any; `None`: no such table.
     pub table: Option<(Arc<TableSchema>, Option<Arc<TableAccess>>)>,
+    /// The authorized view that was asked for, if the table has it.
+    pub view: Option<Arc<AuthorizedView>>,
 }
 
 /// A watched snapshot of Chubby's files. Clones share it.
@@ -171,28 +173,36 @@ impl ChubbyDirectory {
         self.snapshot.read().instance_policy(project, instance)
     }
 
-    /// The policies that apply to a table, as far as the snapshot has them.
-    pub fn known_table_policies(&self, name: &TableName) -> TablePolicies {
+    /// The policies that apply to a table, as far as the snapshot has them; with `view`: also this view of it.
+    pub fn known_table_policies(&self, name: &TableName, view: Option<&ViewName>) -> TablePolicies {
         let snapshot = self.snapshot.read();
         let table = snapshot.schema(name).cloned();
         TablePolicies {
             instance: snapshot.instance_policy(name.project(), name.instance()),
+            view: table.as_ref().and_then(|schema| snapshot.view(schema.table, view?.id())),
             table: table.map(|schema| (Arc::clone(&schema), snapshot.policies_of(schema.table))),
         }
     }
 
-    /// The policies that apply to a table. They are read from Chubby if the snapshot does not have the table: a table that was just
-    /// created, or just got a list, must not be open for that time.
+    /// The policies that apply to a table; with `view`: also this view of it. They are read from Chubby if the snapshot does not have the
+    /// table or the view: a table that was just created, or just got a list, must not be open for that time.
     ///
     /// # Errors
-    /// `Unavailable` when the snapshot does not have the table and Chubby is unavailable.
-    pub async fn table_policies(&self, name: &TableName) -> Result<TablePolicies, Error> {
-        let known = self.known_table_policies(name);
-        if known.table.is_some() {
+    /// `Unavailable` when the snapshot does not have the table or the view, and Chubby is unavailable.
+    pub async fn table_policies(&self, name: &TableName, view: Option<&ViewName>) -> Result<TablePolicies, Error> {
+        let known = self.known_table_policies(name, view);
+        if known.table.is_some() && (view.is_none() || known.view.is_some()) {
             return Ok(known);
         }
         let instance = known.instance;
-        let Some(schema) = self.fetch(name).await? else { return Ok(TablePolicies { instance, table: None }) };
+        let Some(schema) = self.fetch(name).await? else { return Ok(TablePolicies { instance, ..Default::default() }) };
+        let view = match view {
+            Some(view) => self.chubby.read(&paths::view(schema.table, view.id())).await?.map(|file| {
+                let view = convert::view::view_from_bytes(file.value);
+                Arc::new(view.unwrap_or_else(|_error| AuthorizedView::unreadable()))
+            }),
+            None => None,
+        };
         let access = match self.chubby.read(&paths::table_access(schema.table)).await? {
             Some(file) => {
                 let access = convert::access::table_access_from_bytes(file.value);
@@ -200,7 +210,7 @@ impl ChubbyDirectory {
             }
             None => None,
         };
-        Ok(TablePolicies { instance, table: Some((schema, access)) })
+        Ok(TablePolicies { instance, table: Some((schema, access)), view })
     }
 
     async fn schema_by_name(&self, name: &TableName, freshness: Freshness) -> Result<Option<Arc<TableSchema>>, Error> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ebla_chubby::{File, paths};
-use ebla_model::access::{Policy, TableAccess};
+use ebla_model::access::{AuthorizedView, Policy, TableAccess};
 use ebla_model::error::Error;
 use ebla_model::id::{ClusterId, Incarnation, ServerId, TableId};
 use ebla_model::metadata::TabletDescriptor;
@@ -37,12 +37,14 @@ pub(crate) struct ClusterSnapshot {
     /// By path.
     names: BTreeMap<String, TableId>,
     pub(crate) schemas: BTreeMap<TableId, Arc<TableSchema>>,
-    /// The files of policies as they were read, by path.
+    /// The files of policies and views as they were read, by path.
     access_files: BTreeMap<String, Bytes>,
     /// The policies of instances, by path. One that cannot be read grants nothing.
     instance_access: BTreeMap<String, Arc<Policy>>,
     /// The policies of tables and their families.
     table_access: BTreeMap<TableId, Arc<TableAccess>>,
+    /// The authorized views, by path.
+    views: BTreeMap<String, Arc<AuthorizedView>>,
 }
 
 impl ClusterSnapshot {
@@ -73,7 +75,7 @@ impl ClusterSnapshot {
             self.put_server(server, decode(file)?);
         } else if let Some(table) = paths::parse_table(path) {
             self.schemas.insert(table, Arc::new(convert::schema_from_bytes(file.value.clone())?));
-        } else if path.starts_with(paths::ACCESS) {
+        } else if is_access(path) {
             self.put_access(path, file.value.clone());
         } else if path.starts_with(paths::NAMES) {
             self.names.insert(path.to_owned(), parse_id(file)?);
@@ -87,6 +89,9 @@ impl ClusterSnapshot {
         if let Some(table) = paths::parse_table_access(path) {
             let access = valid_or_log("policies of a table", convert::access::table_access_from_bytes(value));
             self.table_access.insert(table, Arc::new(access.unwrap_or_else(TableAccess::unreadable)));
+        } else if path.starts_with(paths::VIEWS) {
+            let view = valid_or_log("authorized view", convert::view::view_from_bytes(value));
+            self.views.insert(path.to_owned(), Arc::new(view.unwrap_or_else(AuthorizedView::unreadable)));
         } else if path.starts_with(paths::INSTANCE_ACCESS) {
             let policy = valid_or_log("policy of an instance", convert::access::instance_access_from_bytes(value));
             self.instance_access.insert(path.to_owned(), Arc::new(policy.unwrap_or_default()));
@@ -105,8 +110,9 @@ impl ClusterSnapshot {
             self.servers.remove(&server);
         } else if let Some(table) = paths::parse_table(path) {
             self.schemas.remove(&table);
-        } else if path.starts_with(paths::ACCESS) {
+        } else if is_access(path) {
             self.access_files.remove(path);
+            self.views.remove(path);
             self.instance_access.remove(path);
             paths::parse_table_access(path).and_then(|table| self.table_access.remove(&table));
         } else {
@@ -130,6 +136,11 @@ impl ClusterSnapshot {
     /// The policies of a table.
     pub(crate) fn policies_of(&self, table: TableId) -> Option<Arc<TableAccess>> {
         self.table_access.get(&table).cloned()
+    }
+
+    /// An authorized view of a table.
+    pub(crate) fn view(&self, table: TableId, id: &str) -> Option<Arc<AuthorizedView>> {
+        self.views.get(&paths::view(table, id)).cloned()
     }
 
     /// Adds the addresses of servers that only the older snapshot has, and its last master.
@@ -174,6 +185,11 @@ impl ClusterSnapshot {
     }
 }
 
+/// Whether a file says who has access to what.
+fn is_access(path: &str) -> bool {
+    path.starts_with(paths::ACCESS) || path.starts_with(paths::VIEWS)
+}
+
 fn valid_or_log<T>(part: &str, decoded: Result<T, Error>) -> Option<T> {
     decoded.inspect_err(|error| warn!(part, %error, "skipping invalid part of the cached cluster directory")).ok()
 }
@@ -204,7 +220,7 @@ pub(crate) fn parse_id(file: &File) -> Result<TableId, Error> {
 mod tests {
     use ebla_chubby::Revision;
     use ebla_model::metadata::first_tablets;
-    use ebla_model::schema::TableState;
+    use ebla_model::schema::{Protection, TableState};
 
     use super::*;
 
@@ -231,6 +247,7 @@ mod tests {
             file(paths::name(&name), "7"),
             file(paths::table(TableId::new(7)), convert::schema_to_bytes(&schema)),
             file(paths::table_access(TableId::new(7)), Bytes::from_static(b"\xff")),
+            file(paths::view(TableId::new(7), "v"), Bytes::from_static(b"\xff")),
         ]);
         snapshot.delete(&paths::server(ServerId::new(2)));
         snapshot
@@ -260,6 +277,19 @@ mod tests {
         assert_eq!(*snapshot.policies_of(TableId::new(7)).unwrap(), TableAccess::default());
         snapshot.delete(&path);
         assert_eq!(snapshot.policies_of(TableId::new(7)), None);
+    }
+
+    #[test]
+    fn a_view_that_cannot_be_read_includes_nothing() {
+        let mut snapshot = full();
+        assert_eq!(*snapshot.view(TableId::new(7), "v").unwrap(), AuthorizedView::unreadable());
+        assert_eq!(snapshot.view(TableId::new(8), "v"), None);
+        let view = AuthorizedView { protection: Protection::Off, ..AuthorizedView::unreadable() };
+        let path = paths::view(TableId::new(7), "v");
+        snapshot.put(&file(path.clone(), convert::view::view_to_bytes(&view).unwrap()));
+        assert_eq!(*snapshot.view(TableId::new(7), "v").unwrap(), view);
+        snapshot.delete(&path);
+        assert_eq!(snapshot.view(TableId::new(7), "v"), None);
     }
 
     #[test]

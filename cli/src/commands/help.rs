@@ -9,7 +9,7 @@ use super::Arguments;
 const GROUPS: [(&str, &[&str]); 8] = [
     ("Run", &["up", "demo", "master", "tablet-server", "mounttable", "config"]),
     ("Inspect", &["status", "wait", "server", "tablet", "group", "meta"]),
-    ("Secure", &["cert", "token", "iam"]),
+    ("Secure", &["cert", "token", "iam", "view"]),
     ("Upgrade", &["cluster"]),
     ("Repair", &["check", "recover"]),
     ("Data", &["get", "set", "scan", "count", "row", "table", "family", "load"]),

@@ -1,4 +1,4 @@
-//! `ebla iam`: policies of instances, tables and column families.
+//! `ebla iam`: policies of instances, tables, column families and authorized views.
 
 use ebla_client::StoredPolicy;
 use ebla_model::access::{Member, Permission, Policy, Resource, Role};
@@ -12,7 +12,7 @@ use crate::output::{self, Failure, Format, Table};
 /// How often a change is tried again after somebody else's change of the same policy.
 const ATTEMPTS: u32 = 10;
 
-/// Show and change who may do what: policies of instances, tables and column families
+/// Show and change who may do what: policies of instances, tables, column families and authorized views
 ///
 /// Examples:
 ///   ebla iam get web
@@ -22,7 +22,7 @@ const ATTEMPTS: u32 = 10;
 #[derive(Debug, clap::Subcommand)]
 #[command(verbatim_doc_comment)]
 pub enum Iam {
-    /// Show the policy of the instance, a table or a column family
+    /// Show the policy of the instance, a table, a column family or an authorized view
     ///
     /// Examples:
     ///   ebla iam get
@@ -43,8 +43,9 @@ pub enum Iam {
     ///   ebla iam set --add roles/bigtable.admin=group:operators
     ///   ebla iam set web --add roles/bigtable.user=user:alice@example.org --remove roles/bigtable.reader=allAuthenticatedUsers
     ///   ebla iam set web --family private --add roles/ebla.familyAdmin=group:staff --add roles/ebla.familyReader=subject:job-7
+    ///   ebla iam set web --view german --add roles/bigtable.reader=group:partners
     ///
-    /// Roles of instances and tables: roles/bigtable.viewer, reader, user, admin. Roles of column families: roles/ebla.familyReader,
+    /// Roles of instances, tables and views: roles/bigtable.viewer, reader, user, admin. Roles of column families: roles/ebla.familyReader,
     /// familyWriter, familyAdmin. A column family with a member of any role is accessible to its members only, a column family without
     /// members to everybody who has access to the table.
     #[command(verbatim_doc_comment)]
@@ -89,14 +90,18 @@ pub struct Target {
     /// A column family of the table
     #[arg(long, value_name = "FAMILY", requires = "table")]
     family: Option<String>,
+    /// An authorized view of the table
+    #[arg(long, value_name = "VIEW", requires = "table", conflicts_with = "family")]
+    view: Option<String>,
 }
 
 impl Target {
     fn resource(&self, cluster: &ClusterArguments) -> Result<Resource, Failure> {
-        let name = match (&self.table, &self.family) {
-            (Some(table), Some(family)) => format!("{}/columnFamilies/{family}", cluster.table(table)?),
-            (Some(table), None) => cluster.table(table)?.to_string(),
-            (None, _) => format!("projects/{}/instances/{}", cluster.project, cluster.instance),
+        let name = match (&self.table, &self.family, &self.view) {
+            (Some(table), Some(family), _) => format!("{}/columnFamilies/{family}", cluster.table(table)?),
+            (Some(table), None, Some(view)) => format!("{}/authorizedViews/{view}", cluster.table(table)?),
+            (Some(table), None, None) => cluster.table(table)?.to_string(),
+            (None, ..) => format!("projects/{}/instances/{}", cluster.project, cluster.instance),
         };
         Ok(name.parse::<Resource>()?)
     }

@@ -37,6 +37,7 @@ pub mod token;
 pub mod up;
 pub mod verify;
 pub mod version;
+pub mod view;
 pub mod wait;
 
 use std::fmt::Display;
@@ -258,6 +259,8 @@ pub enum Command {
     #[command(subcommand)]
     Family(family::Family),
     #[command(subcommand)]
+    View(view::View),
+    #[command(subcommand)]
     Iam(iam::Iam),
     #[command(subcommand)]
     Row(row::Row),
@@ -362,6 +365,7 @@ async fn execute(command: Command, runtime: Runtime) -> Result<(), Failure> {
         Command::Wait(wait) => Box::pin(wait::run(wait, runtime)).await,
         Command::Table(table) => Box::pin(table::run(table, runtime)).await,
         Command::Family(family) => Box::pin(family::run(family, runtime)).await,
+        Command::View(view) => Box::pin(view::run(view, runtime)).await,
         Command::Iam(iam) => Box::pin(iam::run(iam, runtime)).await,
         Command::Row(row) => Box::pin(row::run(row, runtime)).await,
         Command::Get(get) => Box::pin(row::run(row::Row::Get(get), runtime)).await,

@@ -326,22 +326,20 @@ impl BigtableInstanceAdmin for Instances {
         &self,
         request: Request<admin::iam::GetIamPolicyRequest>,
     ) -> Result<Response<admin::iam::Policy>, Status> {
-        let outcome = async { policies::get(&self.handle.active()?, request.into_inner()).await };
-        to_response(outcome.await)
+        policies::answer_get(&self.handle, request).await
     }
 
     async fn set_iam_policy(
         &self,
         request: Request<admin::iam::SetIamPolicyRequest>,
     ) -> Result<Response<admin::iam::Policy>, Status> {
-        let request = request.into_inner();
-        to_response(self.handle.run_change(|master, _deadline| policies::set(master, request)).await)
+        policies::answer_set(&self.handle, request).await
     }
 
     async fn test_iam_permissions(
         &self,
         request: Request<admin::iam::TestIamPermissionsRequest>,
     ) -> Result<Response<admin::iam::TestIamPermissionsResponse>, Status> {
-        to_response(policies::test(request.into_inner()))
+        policies::answer_test(request)
     }
 }

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`tables`] | tables and families |
 //! | [`instances`] | instances, clusters, app profiles |
-//! | [`policies`] | policies of instances, tables and column families |
+//! | [`views`] | authorized views |
+//! | [`policies`] | policies of instances, tables, column families and views |
 //! | [`operations`] | long-running operations, which have finished when their call returns |
 //! | [`request`] [`update`] [`page`] | validated requests; pure |
 //! | [`handle`] | access to the active master |
@@ -19,3 +20,4 @@ mod policies;
 mod request;
 pub(crate) mod tables;
 mod update;
+mod views;

@@ -1,7 +1,8 @@
-//! Policies of instances, tables and column families: stored beside the schemas in Chubby, replaced by compare-and-set.
+//! Policies of instances, tables, column families and authorized views: stored beside the schemas in Chubby, replaced by compare-and-set. Both
+//! admin services serve these calls, for every kind of resource.
 //!
 //! The master stores what it is given: fronts decide who may call (`tablet-server/src/front/access`). All policies of a table are in one
-//! file, so an etag changes with each of them.
+//! file, so an etag changes with each of them. The policy of a view is in the file of the view (`crate::views`).
 
 use ebla_chubby::{Compare, Revision, TransactionOutcome, Write, paths};
 use ebla_model::access::{Permission, Policy, Resource, TableAccess};
@@ -11,17 +12,50 @@ use ebla_proto::convert::access::{
     instance_access_from_bytes, instance_access_to_bytes, policy_etag, policy_from_iam, policy_to_iam,
     table_access_from_bytes, table_access_to_bytes,
 };
+use tonic::{Request, Response, Status};
 use tracing::info;
 
+use super::handle::{MasterHandle, to_response};
 use crate::active::ActiveMaster;
 use crate::jobs::update_schema::find_active;
+use crate::views;
+
+/// GetIamPolicy of either service.
+pub(crate) async fn answer_get(
+    handle: &MasterHandle,
+    request: Request<iam::GetIamPolicyRequest>,
+) -> Result<Response<iam::Policy>, Status> {
+    let outcome = async { get(&handle.active()?, request.into_inner()).await };
+    to_response(outcome.await)
+}
+
+/// SetIamPolicy of either service.
+pub(crate) async fn answer_set(
+    handle: &MasterHandle,
+    request: Request<iam::SetIamPolicyRequest>,
+) -> Result<Response<iam::Policy>, Status> {
+    let request = request.into_inner();
+    to_response(handle.run_change(|master, _deadline| set(master, request)).await)
+}
+
+/// TestIamPermissions of either service.
+pub(crate) fn answer_test(
+    request: Request<iam::TestIamPermissionsRequest>,
+) -> Result<Response<iam::TestIamPermissionsResponse>, Status> {
+    to_response(test(request.into_inner()))
+}
 
 /// The policy of a resource; an empty one if it has none.
 ///
 /// # Errors
-/// `NotFoundTable`, `NotFoundFamily`, `InvalidArgument`; errors of Chubby.
-pub(crate) async fn get(master: &ActiveMaster, request: iam::GetIamPolicyRequest) -> Result<iam::Policy, Error> {
-    let stored = Stored::read(master, request.resource.parse()?).await?;
+/// `NotFoundTable`, `NotFoundFamily`, `NotFound`, `InvalidArgument`; errors of Chubby.
+async fn get(master: &ActiveMaster, request: iam::GetIamPolicyRequest) -> Result<iam::Policy, Error> {
+    let resource: Resource = request.resource.parse()?;
+    if let Resource::View(name) = &resource {
+        let (policy, etag) = views::policy(master, name).await?;
+        return Ok(policy_to_iam(&policy, etag));
+    }
+    let stored = Stored::read(master, resource).await?;
     Ok(policy_to_iam(&stored.policy()?, policy_etag(stored.modified.map(Revision::get))))
 }
 
@@ -29,7 +63,7 @@ pub(crate) async fn get(master: &ActiveMaster, request: iam::GetIamPolicyRequest
 ///
 /// # Errors
 /// As [`get`]; `Conflict` when the request has an etag that is not the current one.
-pub(crate) async fn set(master: ActiveMaster, request: iam::SetIamPolicyRequest) -> Result<iam::Policy, Error> {
+async fn set(master: ActiveMaster, request: iam::SetIamPolicyRequest) -> Result<iam::Policy, Error> {
     let resource: Resource = request.resource.parse()?;
     let given = request.policy.ok_or_else(|| Error::invalid("policy is missing"))?;
     let has_other_field = |mask: &prost_types::FieldMask| {
@@ -39,6 +73,10 @@ pub(crate) async fn set(master: ActiveMaster, request: iam::SetIamPolicyRequest)
         return Err(Error::unimplemented("update_mask of a policy: only bindings and etag can be set"));
     }
     let policy = policy_from_iam(&given, &resource)?;
+    if let Resource::View(name) = &resource {
+        let etag = views::set_policy(&master, name, &policy, &given.etag).await?;
+        return Ok(policy_to_iam(&policy, etag));
+    }
     loop {
         let stored = Stored::read(&master, resource.clone()).await?;
         if !given.etag.is_empty() && given.etag != policy_etag(stored.modified.map(Revision::get)) {
@@ -54,7 +92,7 @@ pub(crate) async fn set(master: ActiveMaster, request: iam::SetIamPolicyRequest)
 }
 
 /// The answer without access control: each caller has every permission that this release knows.
-pub(crate) fn test(request: iam::TestIamPermissionsRequest) -> Result<iam::TestIamPermissionsResponse, Error> {
+fn test(request: iam::TestIamPermissionsRequest) -> Result<iam::TestIamPermissionsResponse, Error> {
     let _valid: Resource = request.resource.parse()?;
     let is_known = |name: &String| name.parse::<Permission>().is_ok();
     Ok(iam::TestIamPermissionsResponse { permissions: request.permissions.into_iter().filter(is_known).collect() })
@@ -121,7 +159,7 @@ impl Stored {
             Content::Table { access, schema } => {
                 let family = match &self.resource {
                     Resource::Family(_table, family) => Some(family),
-                    Resource::Instance(_) | Resource::Table(_) => None,
+                    Resource::Instance(_) | Resource::Table(_) | Resource::View(_) => None,
                 };
                 let next = access.with_policy(family, policy, &schema.value)?;
                 let same_schema = Compare::Modified(paths::table(schema.value.table), schema.modified);

@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 
 use super::handle::{MasterHandle, to_response};
 use super::page::{PageRequest, page};
-use super::{policies, request, update};
+use super::{policies, request, update, views};
 use crate::active::ActiveMaster;
 use crate::{instances, jobs, operations, schema_store};
 
@@ -156,6 +156,41 @@ impl BigtableTableAdmin for Tables {
         to_response(outcome.await)
     }
 
+    async fn create_authorized_view(
+        &self,
+        request: Request<admin::CreateAuthorizedViewRequest>,
+    ) -> Result<Response<longrunning::Operation>, Status> {
+        to_response(views::create(&self.handle, request.into_inner()).await)
+    }
+
+    async fn list_authorized_views(
+        &self,
+        request: Request<admin::ListAuthorizedViewsRequest>,
+    ) -> Result<Response<admin::ListAuthorizedViewsResponse>, Status> {
+        to_response(views::list(&self.handle, request.into_inner()).await)
+    }
+
+    async fn get_authorized_view(
+        &self,
+        request: Request<admin::GetAuthorizedViewRequest>,
+    ) -> Result<Response<admin::AuthorizedView>, Status> {
+        to_response(views::get(&self.handle, request.into_inner()).await)
+    }
+
+    async fn update_authorized_view(
+        &self,
+        request: Request<admin::UpdateAuthorizedViewRequest>,
+    ) -> Result<Response<longrunning::Operation>, Status> {
+        to_response(views::update(&self.handle, request.into_inner()).await)
+    }
+
+    async fn delete_authorized_view(
+        &self,
+        request: Request<admin::DeleteAuthorizedViewRequest>,
+    ) -> Result<Response<()>, Status> {
+        to_response(views::delete(&self.handle, request.into_inner()).await)
+    }
+
     async fn generate_consistency_token(
         &self,
         request: Request<admin::GenerateConsistencyTokenRequest>,
@@ -183,22 +218,20 @@ impl BigtableTableAdmin for Tables {
         &self,
         request: Request<admin::iam::GetIamPolicyRequest>,
     ) -> Result<Response<admin::iam::Policy>, Status> {
-        let outcome = async { policies::get(&self.handle.active()?, request.into_inner()).await };
-        to_response(outcome.await)
+        policies::answer_get(&self.handle, request).await
     }
 
     async fn set_iam_policy(
         &self,
         request: Request<admin::iam::SetIamPolicyRequest>,
     ) -> Result<Response<admin::iam::Policy>, Status> {
-        let request = request.into_inner();
-        to_response(self.handle.run_change(|master, _deadline| policies::set(master, request)).await)
+        policies::answer_set(&self.handle, request).await
     }
 
     async fn test_iam_permissions(
         &self,
         request: Request<admin::iam::TestIamPermissionsRequest>,
     ) -> Result<Response<admin::iam::TestIamPermissionsResponse>, Status> {
-        to_response(policies::test(request.into_inner()))
+        policies::answer_test(request)
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!   1  one transaction: tables/<id> (deleting), names/… deleted, operations/<op> (drop)
 //!   2  a `Drop` entry in each group with tablets of the table: no stale front can write into the table after it
-//!   3  rows of METADATA
+//!   3  rows of METADATA, authorized views
 //!   4  one transaction: tables/<id> and operations/<op> deleted, deleted/<id> written
 //! ```
 //!
@@ -30,7 +30,7 @@ use tracing::info;
 use crate::active::ActiveMaster;
 use crate::cluster::{ClusterSnapshot, DeletedTable, Operation, OperationKind};
 use crate::routing::send_to_group_leader;
-use crate::{observation, schema_store};
+use crate::{observation, schema_store, views};
 
 /// Concurrent deletions of rows.
 const CONCURRENT_ROWS: usize = 64;
@@ -52,6 +52,7 @@ async fn record_intent(master: &ActiveMaster, name: &TableName) -> Result<TableI
         let stored = schema_store::find_table(chubby, name).await?;
         let schema = stored.value;
         check_deletable(&schema)?;
+        views::check_unprotected(master, &schema).await?;
         let table = schema.table;
         let writes = intent(schema, operation).into_iter().chain([Write::delete(paths::name(name))]).collect();
         let compare = Compare::Modified(paths::table(table), stored.modified);
@@ -102,6 +103,7 @@ pub(crate) async fn finish(master: &ActiveMaster, table: TableId, deadline: Dead
     let Some(stored) = schema_store::read_table(master.chubby(), table).await? else { return Ok(()) };
     let groups = drop_tablets(master, table, *operation, deadline).await?;
     delete_rows(master, table, deadline).await?;
+    views::delete_all(master, table).await?;
     let deleted = DeletedTable { name: stored.value.name, groups };
     let mut writes = vec![
         Write::delete(paths::table(table)),

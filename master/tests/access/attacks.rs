@@ -7,23 +7,23 @@ use tonic::Code;
 
 use super::*;
 
-const READER: &str = "roles/bigtable.reader";
-const USER: &str = "roles/bigtable.user";
-const ADMIN: &str = "roles/bigtable.admin";
+pub(super) const READER: &str = "roles/bigtable.reader";
+pub(super) const USER: &str = "roles/bigtable.user";
+pub(super) const ADMIN: &str = "roles/bigtable.admin";
 const FAMILY_READER: &str = "roles/ebla.familyReader";
 const FAMILY_WRITER: &str = "roles/ebla.familyWriter";
-const FAMILY_ADMIN: &str = "roles/ebla.familyAdmin";
-const ALICE: &[&str] = &["subject:alice"];
+pub(super) const FAMILY_ADMIN: &str = "roles/ebla.familyAdmin";
+pub(super) const ALICE: &[&str] = &["subject:alice"];
 
-fn code<T>(answer: &Result<T, Status>) -> Code {
+pub(super) fn code<T>(answer: &Result<T, Status>) -> Code {
     answer.as_ref().map_or_else(Status::code, |_answer| Code::Ok)
 }
 
-fn is_denied<T>(answer: &Result<T, Status>) -> bool {
+pub(super) fn is_denied<T>(answer: &Result<T, Status>) -> bool {
     code(answer) == Code::PermissionDenied
 }
 
-fn message<T: std::fmt::Debug>(answer: Result<T, Status>) -> String {
+pub(super) fn message<T: std::fmt::Debug>(answer: Result<T, Status>) -> String {
     answer.unwrap_err().message().to_owned()
 }
 
@@ -230,7 +230,7 @@ async fn read_modify_write_needs_both_rights_and_stored_answers_have_an_owner() 
     cluster.stop().await;
 }
 
-fn contains(bytes: &[u8], text: &str) -> bool {
+pub(super) fn contains(bytes: &[u8], text: &str) -> bool {
     bytes.windows(text.len()).any(|window| window == text.as_bytes())
 }
 

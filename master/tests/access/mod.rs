@@ -4,12 +4,14 @@
 //! |---|---|
 //! | this one | the cluster, its callers, rows |
 //! | [`attacks`] | identities, policies, lists, and what must be refused |
-//! | [`property`] | no answer depends on a family that the caller cannot read, for any filter |
+//! | [`property`] | no answer depends on what the caller cannot read, for any filter |
+//! | [`views`] | authorized views, and attacks on them |
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test may fail, also in its helpers")]
 
 mod attacks;
 mod property;
+mod views;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -204,8 +206,10 @@ impl TestCaller {
 
     async fn read(&self, table: &str, filter: Option<&ebla_model::Filter>) -> Result<ReadResult, Status> {
         let stats = data::read_rows_request::RequestStatsView::RequestStatsFull.into();
+        let (table_name, authorized_view_name) = named(table);
         let request = data::ReadRowsRequest {
-            table_name: name(table),
+            table_name,
+            authorized_view_name,
             filter: filter.map(filter_to_bytes),
             request_stats_view: stats,
             ..Default::default()
@@ -224,8 +228,10 @@ impl TestCaller {
     }
 
     async fn write(&self, table: &str, row: &str, mutations: Vec<Bytes>) -> Result<(), Status> {
+        let (table_name, authorized_view_name) = named(table);
         let request = data::MutateRowRequest {
-            table_name: name(table),
+            table_name,
+            authorized_view_name,
             row_key: Bytes::copy_from_slice(row.as_bytes()),
             mutations,
             ..Default::default()
@@ -241,7 +247,8 @@ impl TestCaller {
             idempotency: None,
         };
         let entries = rows.iter().map(entry).collect();
-        let request = data::MutateRowsRequest { table_name: name(table), entries, ..Default::default() };
+        let (table_name, authorized_view_name) = named(table);
+        let request = data::MutateRowsRequest { table_name, authorized_view_name, entries, ..Default::default() };
         let mut messages = self.data().mutate_rows(self.request(request)).await?.into_inner();
         let mut codes = Vec::new();
         while let Some(message) = messages.message().await? {
@@ -257,8 +264,10 @@ impl TestCaller {
         predicate: Option<&ebla_model::Filter>,
         then: Vec<Bytes>,
     ) -> Result<bool, Status> {
+        let (table_name, authorized_view_name) = named(table);
         let request = data::CheckAndMutateRowRequest {
-            table_name: name(table),
+            table_name,
+            authorized_view_name,
             row_key: Bytes::copy_from_slice(row.as_bytes()),
             predicate_filter: predicate.map(filter_to_bytes),
             true_mutations: then,
@@ -274,8 +283,10 @@ impl TestCaller {
             column_qualifier: "q".into(),
             rule: Some(data::read_modify_write_rule::Rule::AppendValue("+".into())),
         };
+        let (table_name, authorized_view_name) = named(table);
         let message = data::ReadModifyWriteRowRequest {
-            table_name: name(table),
+            table_name,
+            authorized_view_name,
             row_key: Bytes::copy_from_slice(row.as_bytes()),
             rules: vec![rule.encode_to_vec().into()],
             ..Default::default()
@@ -287,19 +298,65 @@ impl TestCaller {
         Ok(self.data().read_modify_write_row(request).await?.into_inner().encode_to_vec())
     }
 
-    async fn sample(&self, table: &str) -> Result<usize, Status> {
-        let request = data::SampleRowKeysRequest { table_name: name(table), ..Default::default() };
-        let mut samples = self.data().sample_row_keys(self.request(request)).await?.into_inner();
-        let mut count = 0;
-        while samples.message().await?.is_some() {
-            count += 1;
+    /// The keys of samples with their offsets.
+    async fn sample(&self, table: &str) -> Result<Vec<(Bytes, i64)>, Status> {
+        let (table_name, authorized_view_name) = named(table);
+        let request = data::SampleRowKeysRequest { table_name, authorized_view_name, ..Default::default() };
+        let mut messages = self.data().sample_row_keys(self.request(request)).await?.into_inner();
+        let mut samples = Vec::new();
+        while let Some(sample) = messages.message().await? {
+            samples.push((sample.row_key, sample.offset_bytes));
         }
-        Ok(count)
+        Ok(samples)
+    }
+
+    /// Creates a view of these rows and columns (`family:` is all columns of the family).
+    async fn create_view(&self, view: &str, rows: &[&str], columns: &[&str]) -> Result<(), Status> {
+        let (parent, id) = view.split_once('/').unwrap();
+        let request = admin::CreateAuthorizedViewRequest {
+            parent: name(parent),
+            authorized_view_id: id.to_owned(),
+            authorized_view: Some(view_message("", rows, columns)),
+        };
+        self.tables().create_authorized_view(self.request(request)).await.map(drop)
     }
 }
 
 fn name(table: &str) -> String {
     format!("{INSTANCE}/tables/{table}")
+}
+
+/// The names of the table and of the view in a request: `TABLE` or `TABLE/VIEW`.
+fn named(text: &str) -> (String, String) {
+    match text.split_once('/') {
+        Some(_) => (String::new(), view_name(text)),
+        None => (name(text), String::new()),
+    }
+}
+
+fn view_name(text: &str) -> String {
+    let (table, view) = text.split_once('/').unwrap();
+    format!("{}/authorizedViews/{view}", name(table))
+}
+
+fn view_message(name: &str, rows: &[&str], columns: &[&str]) -> admin::AuthorizedView {
+    let mut subset = admin::authorized_view::SubsetView {
+        row_prefixes: rows.iter().map(|prefix| Bytes::copy_from_slice(prefix.as_bytes())).collect(),
+        ..Default::default()
+    };
+    for column in columns {
+        let (family, qualifier) = column.split_once(':').unwrap();
+        let columns = subset.family_subsets.entry(family.to_owned()).or_default();
+        match qualifier {
+            "" => columns.qualifier_prefixes.push(Bytes::new()),
+            qualifier => columns.qualifiers.push(Bytes::copy_from_slice(qualifier.as_bytes())),
+        }
+    }
+    admin::AuthorizedView {
+        name: name.to_owned(),
+        authorized_view: Some(admin::authorized_view::AuthorizedView::SubsetView(subset)),
+        ..Default::default()
+    }
 }
 
 fn family_name(table: &str, family: &str) -> String {
@@ -311,12 +368,20 @@ fn encoded(kind: mutation::Mutation) -> Bytes {
 }
 
 fn set(family: &str, value: &str) -> Bytes {
+    set_column(family, "q", value)
+}
+
+fn set_column(family: &str, qualifier: &'static str, value: &str) -> Bytes {
     encoded(mutation::Mutation::SetCell(mutation::SetCell {
         family_name: family.to_owned(),
-        column_qualifier: "q".into(),
+        column_qualifier: qualifier.into(),
         timestamp_micros: 1_000,
         value: Bytes::copy_from_slice(value.as_bytes()),
     }))
+}
+
+fn delete_family(family: &str) -> Bytes {
+    encoded(mutation::Mutation::DeleteFromFamily(mutation::DeleteFromFamily { family_name: family.to_owned() }))
 }
 
 fn delete_row() -> Bytes {

@@ -1,4 +1,4 @@
-//! No answer depends on a family that the caller cannot read: two tables have the same readable cells, one has hidden cells too. Random
+//! No answer depends on what the caller cannot read, a family with a list or what a view leaves out: two tables have the same readable cells, one has hidden cells too. Random
 //! filters, invalid ones included, are read and used as predicates on both; the answers, their counts and their errors must be equal.
 
 use bytes::Bytes;
@@ -61,6 +61,7 @@ fn filters() -> impl Strategy<Value = Filter> {
 
 /// An answer of one table as text, so that it can be compared with that of the other one.
 fn comparable<T: std::fmt::Debug>(table: &str, answer: Result<T, Status>) -> Result<T, (tonic::Code, String)> {
+    let table = table.split('/').next().unwrap();
     answer.map_err(|status| (status.code(), status.message().replace(&name(table), "TABLE")))
 }
 
@@ -87,6 +88,44 @@ async fn no_answer_depends_on_a_family_that_the_caller_cannot_read() {
     within_a_second(async || alice.read("both", None).await, hides).await.unwrap();
     within_a_second(async || alice.read("alone", None).await, hides).await.unwrap();
 
+    compare(&alice, "both", "alone").await;
+    cluster.stop().await;
+}
+
+/// The table `both` has rows and columns that its view leaves out, `alone` has not; the views are the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_answer_depends_on_what_a_view_leaves_out() {
+    let cluster = Guarded::start().await;
+    let root = cluster.caller("root");
+    let alice = cluster.caller("alice");
+    for table in ["both", "alone"] {
+        root.create_table(table, &["open", "secret"]).await.unwrap();
+        let view = format!("{table}/v");
+        root.create_view(&view, &["a", "b", "c", "d"], &["open:q"]).await.unwrap();
+        let user: &[(&str, &[&str])] = &[("roles/bigtable.user", &["subject:alice"])];
+        root.set_policy(&view_name(&view), user, Bytes::new()).await.unwrap();
+        for (number, row) in ROWS.iter().enumerate() {
+            if *row != "hidden-only" {
+                root.write(table, row, vec![set("open", &format!("seen-{number}"))]).await.unwrap();
+            }
+            if table == "both" {
+                let hidden = vec![set("secret", "HIDDEN"), set_column("open", "h", "HIDDEN"), set_column("open", "r", "HIDDEN")];
+                root.write(table, row, hidden).await.unwrap();
+            }
+        }
+    }
+    // A row of the view without a cell in it.
+    root.write("both", "d-without", vec![set("secret", "HIDDEN")]).await.unwrap();
+    let hides = |answer: &Result<ReadResult, Status>| answer.as_ref().is_ok_and(|read| read.cells.len() == 4);
+    within_a_second(async || alice.read("both/v", None).await, hides).await.unwrap();
+    within_a_second(async || alice.read("alone/v", None).await, hides).await.unwrap();
+    assert_eq!(alice.sample("both/v").await.unwrap(), alice.sample("alone/v").await.unwrap());
+    compare(&alice, "both/v", "alone/v").await;
+    cluster.stop().await;
+}
+
+/// Compares the answers of two tables or views for random filters.
+async fn compare(alice: &TestCaller, left: &str, right: &str) {
     let mut seed = [0; 32];
     seed[..8].copy_from_slice(&Runtime::system("seed").rng.u64().to_be_bytes());
     println!("seed {seed:?}");
@@ -94,8 +133,8 @@ async fn no_answer_depends_on_a_family_that_the_caller_cannot_read() {
     let (mut answers, mut refusals, mut matches) = (0, 0, 0);
     for case in 0..CASES {
         let filter = filters().new_tree(&mut runner).unwrap().current();
-        let both = comparable("both", alice.read("both", Some(&filter)).await);
-        let mut alone = comparable("alone", alice.read("alone", Some(&filter)).await);
+        let both = comparable(left, alice.read(left, Some(&filter)).await);
+        let mut alone = comparable(right, alice.read(right, Some(&filter)).await);
         // There the caller reads everything, and its counts include cells that a filter has dropped.
         if let Ok(ReadResult { stats: Some(stats), .. }) = &mut alone {
             stats.rows_seen_count = stats.rows_returned_count;
@@ -112,11 +151,10 @@ async fn no_answer_depends_on_a_family_that_the_caller_cannot_read() {
         let row = ROWS[case % ROWS.len()];
         // A cell that no other test of this loop reads: it must not differ between the tables.
         let write = || vec![set("open", "seen-again")];
-        let both = comparable("both", alice.check("both", row, Some(&filter), write()).await);
-        let alone = comparable("alone", alice.check("alone", row, Some(&filter), write()).await);
+        let both = comparable(left, alice.check(left, row, Some(&filter), write()).await);
+        let alone = comparable(right, alice.check(right, row, Some(&filter), write()).await);
         assert_eq!(both, alone, "{row} {filter:?}");
         matches += usize::from(both == Ok(true));
     }
     assert!(answers > 20 && refusals > 20 && matches > 20, "{answers} answers, {refusals} refusals, {matches} matches");
-    cluster.stop().await;
 }

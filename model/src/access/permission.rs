@@ -43,6 +43,16 @@ permissions! {
     CreateAppProfile = "bigtable.appProfiles.create" => Admin,
     UpdateAppProfile = "bigtable.appProfiles.update" => Admin,
     DeleteAppProfile = "bigtable.appProfiles.delete" => Admin,
+    GetView = "bigtable.authorizedViews.get" => Viewer,
+    ListViews = "bigtable.authorizedViews.list" => Viewer,
+    CreateView = "bigtable.authorizedViews.create" => Admin,
+    UpdateView = "bigtable.authorizedViews.update" => Admin,
+    DeleteView = "bigtable.authorizedViews.delete" => Admin,
+    GetViewPolicy = "bigtable.authorizedViews.getIamPolicy" => Admin,
+    SetViewPolicy = "bigtable.authorizedViews.setIamPolicy" => Admin,
+    ReadViewRows = "bigtable.authorizedViews.readRows" => Reader,
+    SampleViewRowKeys = "bigtable.authorizedViews.sampleRowKeys" => Reader,
+    MutateViewRows = "bigtable.authorizedViews.mutateRows" => User,
     GetCluster = "bigtable.clusters.get" => Viewer,
     ListClusters = "bigtable.clusters.list" => Viewer,
     UpdateCluster = "bigtable.clusters.update" => Admin,
@@ -66,6 +76,23 @@ permissions! {
     ReadRows = "bigtable.tables.readRows" => Reader,
     SampleRowKeys = "bigtable.tables.sampleRowKeys" => Reader,
     MutateRows = "bigtable.tables.mutateRows" => User,
+}
+
+impl Permission {
+    /// Whether the policy of an authorized view may grant it. The permissions to create, change and delete views are granted by policies of
+    /// the table and the instance alone: otherwise a caller with access to a view could widen it.
+    #[must_use]
+    pub const fn is_granted_by_views(self) -> bool {
+        matches!(
+            self,
+            Self::GetView
+                | Self::GetViewPolicy
+                | Self::SetViewPolicy
+                | Self::ReadViewRows
+                | Self::SampleViewRowKeys
+                | Self::MutateViewRows
+        )
+    }
 }
 
 impl FromStr for Permission {

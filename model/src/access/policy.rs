@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use super::identity::{Identity, Member};
 use super::permission::{Permission, Role};
+use super::view::ViewName;
 use crate::admin::instance::InstanceName;
 use crate::cell::FamilyName;
 use crate::error::Error;
@@ -116,6 +117,8 @@ pub enum Resource {
     Table(TableName),
     /// `projects/P/instances/I/tables/T/columnFamilies/F`; an extension of the public API.
     Family(TableName, FamilyName),
+    /// `projects/P/instances/I/tables/T/authorizedViews/V`.
+    View(ViewName),
 }
 
 impl Resource {
@@ -125,6 +128,7 @@ impl Resource {
         match self {
             Self::Instance(_) => None,
             Self::Table(table) | Self::Family(table, _) => Some(table),
+            Self::View(view) => Some(view.table()),
         }
     }
 
@@ -151,6 +155,9 @@ impl FromStr for Resource {
         if let Some((table, family)) = name.split_once("/columnFamilies/") {
             return Ok(Self::Family(table.parse()?, FamilyName::new(family)?));
         }
+        if name.contains("/authorizedViews/") {
+            return Ok(Self::View(name.parse()?));
+        }
         if name.contains("/tables/") { Ok(Self::Table(name.parse()?)) } else { Ok(Self::Instance(name.parse()?)) }
     }
 }
@@ -161,6 +168,7 @@ impl fmt::Display for Resource {
             Self::Instance(name) => name.fmt(f),
             Self::Table(name) => name.fmt(f),
             Self::Family(table, family) => write!(f, "{table}/columnFamilies/{}", family.as_str()),
+            Self::View(name) => name.fmt(f),
         }
     }
 }
@@ -180,10 +188,11 @@ mod tests {
             "projects/p/instances/i",
             "projects/p/instances/i/tables/t",
             "projects/p/instances/i/tables/t/columnFamilies/f",
+            "projects/p/instances/i/tables/t/authorizedViews/v",
         ] {
             assert_eq!(name.parse::<Resource>().unwrap().to_string(), name);
         }
-        for wrong in ["projects/p", "projects/p/instances/i/tables/t/columnFamilies/", "x/columnFamilies/f"] {
+        for wrong in ["projects/p", "projects/p/instances/i/tables/t/columnFamilies/", "x/columnFamilies/f", "x/authorizedViews/v"] {
             assert!(wrong.parse::<Resource>().is_err(), "{wrong}");
         }
     }

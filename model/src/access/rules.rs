@@ -17,6 +17,8 @@ pub struct Rules<'a> {
     pub instance: Option<&'a Policy>,
     /// The policies of the table; `None`: it has none.
     pub table: Option<&'a TableAccess>,
+    /// The policy of the authorized view that a call names, if it names one.
+    pub view: Option<&'a Policy>,
 }
 
 impl Rules<'_> {
@@ -26,13 +28,15 @@ impl Rules<'_> {
         self.administrators.iter().any(|member| caller.is(member))
     }
 
-    /// Whether the caller has a permission, by the policy of the instance or that of the table.
+    /// Whether the caller has a permission, by the policy of the instance, that of the table, or that of the view.
     #[must_use]
     pub fn grants(&self, permission: Permission, caller: &Identity) -> bool {
         let is_unreadable = self.table.is_some_and(|table| table.is_unreadable);
         let by_instance = || self.instance.is_some_and(|policy| policy.grants(permission, caller));
         let by_table = || self.table.is_some_and(|table| table.policy.grants(permission, caller));
-        self.is_administrator(caller) || (!is_unreadable && (by_instance() || by_table()))
+        let by_view =
+            || permission.is_granted_by_views() && self.view.is_some_and(|policy| policy.grants(permission, caller));
+        self.is_administrator(caller) || (!is_unreadable && (by_instance() || by_table() || by_view()))
     }
 
     /// What the caller may do with the families of a table. `grants` of the permission for the table is a condition of its own.
@@ -148,7 +152,7 @@ mod tests {
             access in accesses(), instance in policies(TABLE_ROLES), list in policies(FAMILY_ROLES), who in 0usize..2,
         ) {
             let caller = caller(who);
-            let rules = |access| Rules { administrators: &[], instance: None, table: Some(access) };
+            let rules = |access| Rules { administrators: &[], instance: None, table: Some(access), view: None };
             let before = rules(&access).families(&schema(), &caller);
             let mut listed = access.clone();
             if !access.families.contains_key(&FamilyId::new(1)) && !list.is_empty() {
@@ -170,7 +174,7 @@ mod tests {
         #[test]
         fn a_list_is_exact(access in accesses(), who in 0usize..2) {
             let caller = caller(who);
-            let rights = Rules { administrators: &[], instance: None, table: Some(&access) }.families(&schema(), &caller);
+            let rights = Rules { administrators: &[], instance: None, table: Some(&access), view: None }.families(&schema(), &caller);
             for family in &schema().families {
                 let list = access.families.get(&family.id);
                 let permitted = |role| list.is_none_or(|list| list.has(role, &caller));
@@ -182,8 +186,26 @@ mod tests {
     }
 
     #[test]
+    fn a_view_grants_access_and_not_its_own_change() {
+        let all = Policy::new([(Role::Admin, member(0))]).unwrap();
+        let rules = Rules { administrators: &[], instance: None, table: None, view: Some(&all) };
+        for permission in Permission::ALL {
+            let expected = permission.name().starts_with("bigtable.authorizedViews.")
+                && !matches!(
+                    permission,
+                    Permission::ListViews | Permission::CreateView | Permission::UpdateView | Permission::DeleteView
+                );
+            assert_eq!(rules.grants(*permission, &caller(0)), expected, "{permission}");
+            assert!(!rules.grants(*permission, &caller(1)));
+        }
+        let closed = TableAccess::unreadable();
+        let rules = Rules { table: Some(&closed), ..rules };
+        assert!(!rules.grants(Permission::ReadViewRows, &caller(0)));
+    }
+
+    #[test]
     fn nobody_has_access_by_default_and_administrators_always_have() {
-        let rules = Rules { administrators: &[member(0)], instance: None, table: None };
+        let rules = Rules { administrators: &[member(0)], instance: None, table: None, view: None };
         for permission in Permission::ALL {
             assert!(rules.grants(*permission, &caller(0)) && !rules.grants(*permission, &caller(1)));
         }

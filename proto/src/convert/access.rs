@@ -55,7 +55,7 @@ pub fn table_access_from_bytes(bytes: impl Buf) -> Result<TableAccess, Error> {
     })
 }
 
-fn policy_to_record(policy: &Policy) -> record::AccessPolicy {
+pub(super) fn policy_to_record(policy: &Policy) -> record::AccessPolicy {
     let binding = |(role, members): (Role, &std::collections::BTreeSet<Member>)| record::AccessBinding {
         role: role.name().to_owned(),
         members: members.iter().map(ToString::to_string).collect(),
@@ -63,7 +63,7 @@ fn policy_to_record(policy: &Policy) -> record::AccessPolicy {
     record::AccessPolicy { bindings: policy.bindings().map(binding).collect() }
 }
 
-fn policy_from_record(policy: &record::AccessPolicy) -> Result<Policy, Error> {
+pub(super) fn policy_from_record(policy: &record::AccessPolicy) -> Result<Policy, Error> {
     let damaged = |error: Error| Error::damaged(format!("policy: {error}"));
     let mut bindings = Vec::new();
     for binding in &policy.bindings {

@@ -14,6 +14,7 @@
 //! | [`rows`] | row sets of requests, rows of responses |
 //! | [`messages`] | ReadRows messages of rows |
 //! | [`access`] | policies, as records and as messages of the public API |
+//! | [`view`] | authorized views, as records and as messages of the public API |
 //! | [`admin`] [`value_type`] [`instance`] [`app_profile`] [`operation`] | the public admin API, and its stored records |
 //!
 //! Each pair is `x_to_proto` and `x_from_proto`; the round trip is lossless. Input from the wire or from disk is validated
@@ -46,6 +47,7 @@ pub mod tablet_load;
 pub mod tablet_move;
 mod unknown_fields;
 pub mod value_type;
+pub mod view;
 
 use ebla_model::Error;
 

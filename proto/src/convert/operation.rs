@@ -30,12 +30,15 @@ macro_rules! in_operations {
 
 in_operations!(
     AppProfile,
+    AuthorizedView,
     Cluster,
+    CreateAuthorizedViewMetadata,
     CreateInstanceMetadata,
     Instance,
     PartialUpdateClusterMetadata,
     Table,
     UpdateAppProfileMetadata,
+    UpdateAuthorizedViewMetadata,
     UpdateClusterMetadata,
     UpdateInstanceMetadata,
     UpdateTableMetadata

@@ -50,6 +50,7 @@ macro_rules! records {
 records! {
     InstanceAccess = "policy of an instance";
     TableAccess = "policies of a table";
+    AuthorizedView = "authorized view";
     TabletDescriptor = "tablet descriptor";
     GroupDescriptor = "group descriptor";
     TabletRecord = "tablet record";

@@ -21,6 +21,7 @@ mod headers;
 mod idempotency;
 mod metrics;
 mod response;
+mod samples;
 pub mod service;
 mod validate;
 

@@ -23,6 +23,7 @@ use super::{
     features::{features, large_rows},
     idempotency,
     response::{self, ScanProgress, SeenCounts, StatsTimer},
+    samples::SampleSpec,
     validate::{self, ReadSpec},
 };
 use crate::deadline;
@@ -152,10 +153,14 @@ impl Bigtable for DataService {
             let _counted = self.begin(&sample)?;
             let call = async |table| {
                 sample.check(table)?;
-                self.cluster.sample(table, deadline).await
+                if sample.request().keys.needs_tablets() {
+                    return self.cluster.sample(table, deadline).await;
+                }
+                Ok(Vec::new())
             };
-            let samples = self.cluster.with_table(sample.table(), call).await?;
-            let answers = response::samples(&samples, sample.request()).into_iter().map(Ok);
+            let tablets = self.cluster.with_table(sample.table(), call).await?;
+            let SampleSpec { range, keys } = sample.request();
+            let answers = response::samples(&keys.of_table(tablets), range).into_iter().map(Ok);
             Ok(Box::pin(stream::iter(answers)) as BoxStream<_>)
         };
         to_response(sample().await)

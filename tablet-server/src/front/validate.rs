@@ -7,12 +7,16 @@
 //! |---|---|
 //! | an invalid table name, an empty or too long row key, an empty range, a negative limit | INVALID_ARGUMENT |
 //! | no or too many mutations, entries or rules; an invalid idempotency token | INVALID_ARGUMENT |
-//! | views, reversed reads for clients that did not announce them | UNIMPLEMENTED |
+//! | a table and a view at once, or neither | INVALID_ARGUMENT |
+//! | materialized views, reversed reads for clients that did not announce them | UNIMPLEMENTED |
+
+use std::fmt;
 
 use bytes::Bytes;
 use ebla_client::{Check, Direction, Modify, Read, RowWrite, Stats};
 use ebla_model::{
     Error, InstanceName, KeyRange, RowKey, RowLimit, RowSet, TableId, TableName,
+    access::ViewName,
     idempotency::IdempotencyToken,
     mutation::{MUTATIONS_MAX, validate_row_key},
 };
@@ -24,22 +28,57 @@ use ebla_proto::{
 use super::access::Permit;
 use super::idempotency;
 
-/// A valid request, and the table that it names. Its content is reached through access control alone.
+/// What a request names: a table, or a view of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Named {
+    /// The table.
+    pub(super) table: TableName,
+    /// The authorized view, if the request names one.
+    pub(super) view: Option<ViewName>,
+}
+
+impl From<TableName> for Named {
+    fn from(table: TableName) -> Self {
+        Self { table, view: None }
+    }
+}
+
+impl From<ViewName> for Named {
+    fn from(view: ViewName) -> Self {
+        Self { table: view.table().clone(), view: Some(view) }
+    }
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.view {
+            Some(view) => view.fmt(f),
+            None => self.table.fmt(f),
+        }
+    }
+}
+
+/// A valid request, and what it names. Its content is reached through access control alone.
 #[derive(Debug)]
 pub(super) struct Validated<T> {
-    table: TableName,
+    named: Named,
     request: T,
 }
 
 impl<T> Validated<T> {
     /// The table that it names.
     pub(super) const fn table(&self) -> &TableName {
-        &self.table
+        &self.named.table
     }
 
-    /// The table and the request, for access control: only it has permits.
-    pub(super) fn into_parts(self, _permit: &Permit) -> (TableName, T) {
-        (self.table, self.request)
+    /// The table or view that it names.
+    pub(super) const fn named(&self) -> &Named {
+        &self.named
+    }
+
+    /// The request, for access control: only it has permits.
+    pub(super) fn into_request(self, _permit: &Permit) -> T {
+        self.request
     }
 }
 
@@ -65,6 +104,11 @@ impl ReadSpec {
         Self { filter, ..self }
     }
 
+    /// The same read of other rows.
+    pub(super) fn with_rows(self, change: impl FnOnce(RowSet) -> RowSet) -> Self {
+        Self { rows: change(self.rows), ..self }
+    }
+
     /// The read of this table.
     pub(super) fn for_table(&self, table: TableId) -> Read {
         let Self { rows, filter, limit, direction, stats, large_rows } = self.clone();
@@ -77,8 +121,8 @@ pub(super) fn read(
     features: &FeatureFlags,
     large_rows: LargeRows,
 ) -> Result<Validated<ReadSpec>, Error> {
-    let views = [&request.authorized_view_name, &request.materialized_view_name];
-    let table = table_name(&request.table_name, &views)?;
+    refuse_materialized(&request.materialized_view_name)?;
+    let named = named(&request.table_name, &request.authorized_view_name)?;
     let stats = match request.request_stats_view() {
         RequestStatsView::RequestStatsFull => Stats::Count,
         RequestStatsView::Unspecified | RequestStatsView::RequestStatsNone => Stats::Skip,
@@ -92,7 +136,7 @@ pub(super) fn read(
         stats,
         large_rows,
     };
-    Ok(Validated { table, request: read })
+    Ok(Validated { named, request: read })
 }
 
 /// The limit of a read; 0 means no limit.
@@ -116,14 +160,14 @@ pub(super) fn mutate_row(
     request: data::MutateRowRequest,
     header: Option<IdempotencyToken>,
 ) -> Result<Validated<RowWrite>, Error> {
-    let table = table_name(&request.table_name, &[&request.authorized_view_name])?;
+    let named = named(&request.table_name, &request.authorized_view_name)?;
     let token = match (idempotency::of_message(request.idempotency)?, header) {
         (Some(_), Some(_)) => {
             return Err(Error::invalid("two idempotency tokens: give one in the message or in the header, not both"));
         }
         (message, header) => message.or(header),
     };
-    Ok(Validated { table, request: row_write(request.row_key, request.mutations, token)? })
+    Ok(Validated { named, request: row_write(request.row_key, request.mutations, token)? })
 }
 
 /// The rows of a bulk write. An invalid row is reported by its own outcome; an entry without mutations fails the call.
@@ -134,7 +178,7 @@ pub(super) fn mutate_rows(
     if header.is_some() {
         return Err(Error::invalid("a bulk write takes an idempotency token in each entry, not in the header"));
     }
-    let table = table_name(&request.table_name, &[&request.authorized_view_name])?;
+    let named = named(&request.table_name, &request.authorized_view_name)?;
     if request.entries.is_empty() {
         return Err(Error::invalid("No mutations provided"));
     }
@@ -146,14 +190,14 @@ pub(super) fn mutate_rows(
         let token = idempotency::of_message(entry.idempotency)?;
         row_write(entry.row_key, entry.mutations, token)
     };
-    Ok(Validated { table, request: request.entries.into_iter().map(entry).collect() })
+    Ok(Validated { named, request: request.entries.into_iter().map(entry).collect() })
 }
 
 pub(super) fn check(
     request: data::CheckAndMutateRowRequest,
     token: Option<IdempotencyToken>,
 ) -> Result<Validated<Check>, Error> {
-    let table = table_name(&request.table_name, &[&request.authorized_view_name])?;
+    let named = named(&request.table_name, &request.authorized_view_name)?;
     if request.true_mutations.is_empty() && request.false_mutations.is_empty() {
         return Err(Error::invalid("No mutations provided"));
     }
@@ -166,26 +210,26 @@ pub(super) fn check(
         otherwise: request.false_mutations,
         token,
     };
-    Ok(Validated { table, request: read })
+    Ok(Validated { named, request: read })
 }
 
 pub(super) fn modify(
     request: data::ReadModifyWriteRowRequest,
     token: Option<IdempotencyToken>,
 ) -> Result<Validated<Modify>, Error> {
-    let table = table_name(&request.table_name, &[&request.authorized_view_name])?;
+    let named = named(&request.table_name, &request.authorized_view_name)?;
     if request.rules.is_empty() {
         return Err(Error::invalid("No rules provided"));
     }
     check_count(request.rules.len(), "rules")?;
-    Ok(Validated { table, request: Modify { row: row_key(request.row_key)?, rules: request.rules, token } })
+    Ok(Validated { named, request: Modify { row: row_key(request.row_key)?, rules: request.rules, token } })
 }
 
 pub(super) fn sample(request: &data::SampleRowKeysRequest) -> Result<Validated<KeyRange>, Error> {
-    let views = [&request.authorized_view_name, &request.materialized_view_name];
-    let table = table_name(&request.table_name, &views)?;
+    refuse_materialized(&request.materialized_view_name)?;
+    let named = named(&request.table_name, &request.authorized_view_name)?;
     let range = request.row_range.as_ref().map_or_else(|| Ok(KeyRange::all()), row_range_from_proto)?;
-    Ok(Validated { table, request: range })
+    Ok(Validated { named, request: range })
 }
 
 /// The instance that a ping names. Every instance exists: it is created on first use.
@@ -195,12 +239,20 @@ pub(super) fn ping(request: &data::PingAndWarmRequest) -> Result<InstanceName, E
     request.name.parse().map_err(|_invalid: Error| invalid())
 }
 
-/// The table that a request names. Views are not supported.
-fn table_name(table: &str, views: &[&String]) -> Result<TableName, Error> {
-    if views.iter().any(|view| !view.is_empty()) {
-        return Err(Error::unimplemented("authorized and materialized views are not supported: name the table itself"));
+/// The table or the authorized view that a request names: one of the two.
+fn named(table: &str, view: &str) -> Result<Named, Error> {
+    match (table.is_empty(), view.is_empty()) {
+        (false, false) => Err(Error::invalid("the request names a table and an authorized view: name one of them")),
+        (true, false) => Ok(view.parse::<ViewName>()?.into()),
+        (_, true) => Ok(table.parse::<TableName>()?.into()),
     }
-    table.parse()
+}
+
+fn refuse_materialized(view: &str) -> Result<(), Error> {
+    if view.is_empty() {
+        return Ok(());
+    }
+    Err(Error::unimplemented("materialized views are not supported: name the table itself"))
 }
 
 fn row_write(row: Bytes, mutations: Vec<Bytes>, token: Option<IdempotencyToken>) -> Result<RowWrite, Error> {
@@ -260,13 +312,21 @@ mod tests {
             read_reason(data::ReadRowsRequest { rows: Some(no_key), ..read_request() }),
             Some(Reason::InvalidArgument)
         );
-        assert_eq!(
-            read_reason(data::ReadRowsRequest {
-                authorized_view_name: format!("{TABLE}/authorizedViews/v"),
-                ..read_request()
-            }),
-            Some(Reason::Unimplemented)
-        );
+        let materialized_view_name = "projects/p/instances/i/materializedViews/v".to_owned();
+        let materialized = data::ReadRowsRequest { materialized_view_name, ..read_request() };
+        assert_eq!(read_reason(materialized), Some(Reason::Unimplemented));
+    }
+
+    #[test]
+    fn a_request_names_a_table_or_a_view() {
+        let view = format!("{TABLE}/authorizedViews/v");
+        let of_view = named("", &view).unwrap();
+        assert_eq!((of_view.to_string(), of_view.table.as_str()), (view.clone(), TABLE));
+        let of_table = named(TABLE, "").unwrap();
+        assert_eq!((of_table.to_string().as_str(), of_table.view), (TABLE, None));
+        for (table, view) in [("", ""), (TABLE, view.as_str()), ("", TABLE), (view.as_str(), "")] {
+            assert_eq!(reason(named(table, view)), Some(Reason::InvalidArgument), "{table} {view}");
+        }
     }
 
     #[test]

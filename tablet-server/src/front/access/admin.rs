@@ -3,7 +3,7 @@
 //! A front forwards admin calls to the master without decoding them; here the part that names the resource is decoded.
 
 use bytes::Bytes;
-use ebla_model::access::{FamilyRights, Permission, Resource};
+use ebla_model::access::{FamilyRights, Permission, Resource, ViewName};
 use ebla_model::{Error, FamilyName, InstanceName, Reason, TableName};
 use ebla_proto::admin::modify_column_families_request::modification::Mod;
 use ebla_proto::admin::{self, iam, longrunning};
@@ -51,6 +51,8 @@ enum Need {
     Instance(InstanceName, Permission),
     /// A permission for an instance, and the right to change all families of its tables.
     WholeInstance(InstanceName, Permission),
+    /// A permission for an authorized view.
+    View(ViewName, Permission),
     /// A permission for a table, and rights for families.
     Table(TableName, Permission, Families),
     /// Nothing: the answer is what the caller may do.
@@ -87,6 +89,7 @@ impl Need {
         match self {
             Self::Identity | Self::Administrator => String::new(),
             Self::Instance(name, _) | Self::WholeInstance(name, _) => name.to_string(),
+            Self::View(name, _) => name.to_string(),
             Self::Table(name, ..) => name.to_string(),
             Self::Test(request) => request.resource.clone(),
         }
@@ -137,6 +140,9 @@ impl Enforced {
                 }
                 Ok(None)
             }
+            Need::View(name, permission) => {
+                self.granted_policies(caller, &name.into(), &[permission]).await.map(|_policies| None)
+            }
             Need::Table(name, permission, families) => {
                 self.check_table(caller, &name, permission, &families).await.map(|()| None)
             }
@@ -157,7 +163,7 @@ impl Enforced {
         permission: Permission,
         families: &Families,
     ) -> Result<(), Error> {
-        let policies = self.granted_policies(caller, name, &[permission]).await?;
+        let policies = self.granted_policies(caller, &name.clone().into(), &[permission]).await?;
         let Some((schema, _access)) = &policies.table else {
             // Lists are unknown: a call that depends on them waits until Chubby is there, which it needs anyway.
             return match families {
@@ -184,13 +190,18 @@ impl Enforced {
                 let rules = self.rules(policy.as_deref(), None);
                 permitted(&request.permissions, |permission| rules.grants(permission, &caller.identity))
             }
+            Resource::View(name) => {
+                let policies = self.directory.known_table_policies(name.table(), Some(name));
+                let rules = self.rules_of(&policies);
+                permitted(&request.permissions, |permission| rules.grants(permission, &caller.identity))
+            }
             Resource::Table(name) => {
-                let policies = self.directory.known_table_policies(name);
+                let policies = self.directory.known_table_policies(name, None);
                 let rules = self.rules_of(&policies);
                 permitted(&request.permissions, |permission| rules.grants(permission, &caller.identity))
             }
             Resource::Family(name, family) => {
-                let policies = self.directory.known_table_policies(name);
+                let policies = self.directory.known_table_policies(name, None);
                 let rules = self.rules_of(&policies);
                 let schema = policies.table.as_ref().map(|(schema, _access)| schema);
                 let rights = schema.map(|schema| rules.families(schema, &caller.identity)).unwrap_or_default();
@@ -270,6 +281,25 @@ fn need_for_tables(method: &str, message: &Bytes) -> Result<Need, Error> {
             let name = decode::<admin::DropRowRangeRequest>(message)?.name.parse()?;
             Ok(Need::Table(name, Permission::MutateRows, Families::WriteAll))
         }
+        // Not by the policy of the view: it must not be a way to more than the view.
+        "CreateAuthorizedView" => {
+            table(decode::<admin::CreateAuthorizedViewRequest>(message)?.parent, Permission::CreateView)
+        }
+        "ListAuthorizedViews" => {
+            table(decode::<admin::ListAuthorizedViewsRequest>(message)?.parent, Permission::ListViews)
+        }
+        "UpdateAuthorizedView" => {
+            let named = decode::<admin::UpdateAuthorizedViewRequest>(message)?.authorized_view.unwrap_or_default();
+            let name: ViewName = named.name.parse()?;
+            Ok(Need::Table(name.table().clone(), Permission::UpdateView, Families::None))
+        }
+        "DeleteAuthorizedView" => {
+            let name: ViewName = decode::<admin::DeleteAuthorizedViewRequest>(message)?.name.parse()?;
+            Ok(Need::Table(name.table().clone(), Permission::DeleteView, Families::None))
+        }
+        "GetAuthorizedView" => {
+            Ok(Need::View(decode::<admin::GetAuthorizedViewRequest>(message)?.name.parse()?, Permission::GetView))
+        }
         "GenerateConsistencyToken" => {
             table(decode::<admin::GenerateConsistencyTokenRequest>(message)?.name, Permission::GenerateConsistencyToken)
         }
@@ -328,10 +358,12 @@ fn need_for_policies(method: &str, message: &Bytes) -> Result<Need, Error> {
             Resource::Table(name) | Resource::Family(name, _) => {
                 Need::Table(name, Permission::GetTablePolicy, Families::None)
             }
+            Resource::View(name) => Need::View(name, Permission::GetViewPolicy),
         }),
         "SetIamPolicy" => Ok(match decode::<iam::SetIamPolicyRequest>(message)?.resource.parse()? {
             Resource::Instance(name) => Need::Instance(name, Permission::SetInstancePolicy),
             Resource::Table(name) => Need::Table(name, Permission::SetTablePolicy, Families::None),
+            Resource::View(name) => Need::View(name, Permission::SetViewPolicy),
             Resource::Family(name, family) => {
                 Need::Table(name, Permission::SetTablePolicy, Families::Change(vec![family.as_str().to_owned()]))
             }
@@ -349,17 +381,27 @@ fn need_for_policies(method: &str, message: &Bytes) -> Result<Need, Error> {
     }
 }
 
-/// Operations belong to the instance that their name contains: `operations/projects/P/instances/I/…/operations/N`.
+/// Operations belong to the resource that their name contains, `operations/projects/P/instances/I/tables/T/…/operations/N`: the table if
+/// there is one, and otherwise the instance. So a caller who may change a table alone can see what became of the change.
 fn need_for_operations(method: &str, message: &Bytes) -> Result<Need, Error> {
-    let (name, permission) = match method {
-        "GetOperation" => (decode::<longrunning::GetOperationRequest>(message)?.name, Permission::GetInstance),
-        "WaitOperation" => (decode::<longrunning::WaitOperationRequest>(message)?.name, Permission::GetInstance),
-        "ListOperations" => (decode::<longrunning::ListOperationsRequest>(message)?.name, Permission::GetInstance),
-        "CancelOperation" => (decode::<longrunning::CancelOperationRequest>(message)?.name, Permission::UpdateInstance),
-        "DeleteOperation" => (decode::<longrunning::DeleteOperationRequest>(message)?.name, Permission::UpdateInstance),
+    const SEE: (Permission, Permission) = (Permission::GetInstance, Permission::GetTable);
+    const CHANGE: (Permission, Permission) = (Permission::UpdateInstance, Permission::UpdateTable);
+    let (name, (of_whole, of_table)) = match method {
+        "GetOperation" => (decode::<longrunning::GetOperationRequest>(message)?.name, SEE),
+        "WaitOperation" => (decode::<longrunning::WaitOperationRequest>(message)?.name, SEE),
+        "ListOperations" => (decode::<longrunning::ListOperationsRequest>(message)?.name, SEE),
+        "CancelOperation" => (decode::<longrunning::CancelOperationRequest>(message)?.name, CHANGE),
+        "DeleteOperation" => (decode::<longrunning::DeleteOperationRequest>(message)?.name, CHANGE),
         _ => return Ok(Need::Administrator),
     };
-    of_instance(name.strip_prefix("operations/").unwrap_or_default(), permission)
+    let name = name.strip_prefix("operations/").unwrap_or_default();
+    let parts: Vec<_> = name.split('/').take(6).collect();
+    match parts.as_slice() {
+        ["projects", project, "instances", instance, "tables", table] => {
+            Ok(Need::Table(TableName::from_parts(project, instance, table)?, of_table, Families::None))
+        }
+        _ => of_instance(name, of_whole),
+    }
 }
 
 /// A permission for the instance whose name begins `name`. What names no single instance needs an administrator.
@@ -407,6 +449,25 @@ mod tests {
     }
 
     #[test]
+    fn a_view_is_changed_with_rights_for_its_table() {
+        let name = format!("{TABLE}/authorizedViews/v");
+        let of_table = |permission| Need::Table(TABLE.parse().unwrap(), permission, Families::None);
+        let create = admin::CreateAuthorizedViewRequest { parent: TABLE.to_owned(), ..Default::default() };
+        assert_eq!(of(&format!("{TABLES}CreateAuthorizedView"), &create), of_table(Permission::CreateView));
+        let named = Some(admin::AuthorizedView { name: name.clone(), ..Default::default() });
+        let update = admin::UpdateAuthorizedViewRequest { authorized_view: named, ..Default::default() };
+        assert_eq!(of(&format!("{TABLES}UpdateAuthorizedView"), &update), of_table(Permission::UpdateView));
+        let delete = admin::DeleteAuthorizedViewRequest { name: name.clone(), ..Default::default() };
+        assert_eq!(of(&format!("{TABLES}DeleteAuthorizedView"), &delete), of_table(Permission::DeleteView));
+        let get = admin::GetAuthorizedViewRequest { name: name.clone(), ..Default::default() };
+        let expected = Need::View(name.parse().unwrap(), Permission::GetView);
+        assert_eq!(of(&format!("{TABLES}GetAuthorizedView"), &get), expected);
+        let set = iam::SetIamPolicyRequest { resource: name.clone(), ..Default::default() };
+        let expected = Need::View(name.parse().unwrap(), Permission::SetViewPolicy);
+        assert_eq!(of(&format!("{TABLES}SetIamPolicy"), &set), expected);
+    }
+
+    #[test]
     fn rights_are_for_the_named_resource() {
         let parent = "projects/p/instances/i".to_owned();
         let request = admin::ListTablesRequest { parent, ..Default::default() };
@@ -422,6 +483,10 @@ mod tests {
         let expected = Need::Table(TABLE.parse().unwrap(), Permission::SetTablePolicy, families);
         assert_eq!(of(&format!("{TABLES}SetIamPolicy"), &set), expected);
         let name = format!("operations/{TABLE}/operations/7");
+        let get = longrunning::GetOperationRequest { name };
+        let expected = Need::Table(TABLE.parse().unwrap(), Permission::GetTable, Families::None);
+        assert_eq!(of("/google.longrunning.Operations/GetOperation", &get), expected);
+        let name = "operations/projects/p/instances/i/operations/7".to_owned();
         let get = longrunning::GetOperationRequest { name };
         assert_eq!(of("/google.longrunning.Operations/GetOperation", &get), instance(Permission::GetInstance));
         let every = longrunning::ListOperationsRequest { name: "operations".to_owned(), ..Default::default() };

@@ -4,6 +4,7 @@
 //!   WithCaller    headers -> Caller             before the body is read: a token, or the name in a client certificate
 //!   data          Validated -> Authorized       the only way from a validated data request to its content
 //!   admin         call to forward -> AuthorizedCall    the only argument that the master's client takes
+//!   scope         what a caller may touch of a table: families, and the view that a request names
 //!   ReadGuard     each message of a read        a right that was lost, or a token that has expired, ends the read
 //! ```
 //!
@@ -20,12 +21,13 @@ mod audit;
 mod data;
 mod keys;
 mod layer;
+mod scope;
 mod tokens;
 
 use std::sync::Arc;
 
-use ebla_model::access::{Identity, Member, Permission, Policy, Rules};
-use ebla_model::{Error, InstanceName, Micros, Reason, TableName};
+use ebla_model::access::{Identity, Member, Permission, Policy, Rules, ViewName};
+use ebla_model::{Error, InstanceName, Micros, Reason};
 use ebla_routing::{ChubbyDirectory, TablePolicies};
 use ebla_runtime::{Clock, Runtime};
 use tonic::Extensions;
@@ -42,6 +44,7 @@ pub use self::{
     audit::{AuditOptions, AuditedData},
     tokens::TokenOptions,
 };
+use super::validate::Named;
 
 /// The configuration of access control.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,6 +62,8 @@ pub struct AccessOptions {
 pub(super) struct AccessControl {
     /// `None`: off.
     enforced: Option<Arc<Enforced>>,
+    /// The source of schemas, policies and views; `None`: in tests without a cluster.
+    directory: Option<ChubbyDirectory>,
 }
 
 #[derive(Debug)]
@@ -91,9 +96,9 @@ pub(super) struct KnownCaller {
 }
 
 impl AccessControl {
-    /// No access control.
+    /// No access control, and no views.
     pub(super) const fn off() -> Self {
-        Self { enforced: None }
+        Self { enforced: None, directory: None }
     }
 
     /// Access control with these options; `None`: none. `directory`: the source of schemas and policies.
@@ -105,7 +110,9 @@ impl AccessControl {
         directory: &ChubbyDirectory,
         runtime: &Runtime,
     ) -> Result<Self, Error> {
-        let Some(AccessOptions { tokens, administrators, audit }) = options else { return Ok(Self::off()) };
+        let Some(AccessOptions { tokens, administrators, audit }) = options else {
+            return Ok(Self { enforced: None, directory: Some(directory.clone()) });
+        };
         if administrators.is_empty() {
             return Err(Error::invalid("access control needs an administrator: nobody could write the first policy"));
         }
@@ -125,7 +132,7 @@ impl AccessControl {
             clock: runtime.clock.clone(),
             audit: AuditLog::start(audit, runtime)?,
         };
-        Ok(Self { enforced: Some(Arc::new(enforced)) })
+        Ok(Self { enforced: Some(Arc::new(enforced)), directory: Some(directory.clone()) })
     }
 
     /// Who sends a request, as [`WithCaller`] has determined it.
@@ -178,47 +185,53 @@ impl Enforced {
     fn rules<'a>(&'a self, instance: Option<&'a Policy>, policies: Option<&'a TablePolicies>) -> Rules<'a> {
         let table = policies.and_then(|policies| policies.table.as_ref());
         let table = table.and_then(|(_schema, access)| access.as_deref());
-        Rules { administrators: &self.administrators, instance, table }
+        let view = policies.and_then(|policies| policies.view.as_deref()).map(|view| &view.policy);
+        Rules { administrators: &self.administrators, instance, table, view }
     }
 
     fn rules_of<'a>(&'a self, policies: &'a TablePolicies) -> Rules<'a> {
         self.rules(policies.instance.as_deref(), Some(policies))
     }
 
-    /// The policies of a table for a caller that has all of these permissions for it.
+    /// The policies of a table, or of a view of it, for a caller that has all of these permissions for it.
     ///
-    /// A table that this server does not know yet is read from Chubby for callers with these permissions for the instance only. For others
-    /// a missing table is answered like one without permission, as quickly.
+    /// A table or view that this server does not know yet is read from Chubby for callers with these permissions by other policies only. For
+    /// others a missing one is answered like one without permission, as quickly.
     ///
     /// # Errors
-    /// `PermissionDenied`.
+    /// `PermissionDenied`; `Unavailable` when the view is not known and Chubby is unavailable.
     async fn granted_policies(
         &self,
         caller: &KnownCaller,
-        table: &TableName,
+        named: &Named,
         permissions: &[Permission],
     ) -> Result<TablePolicies, Error> {
-        let known = self.directory.known_table_policies(table);
-        self.check_all(caller, table, permissions, &known)?;
-        if known.table.is_some() {
+        let view = named.view.as_ref();
+        let known = self.directory.known_table_policies(&named.table, view);
+        self.check_all(caller, named, permissions, &known)?;
+        if known.table.is_some() && (view.is_none() || known.view.is_some()) {
             return Ok(known);
         }
-        // Without Chubby the table stays unknown, and the permit is for no table.
-        let policies = self.directory.table_policies(table).await.unwrap_or(known);
-        self.check_all(caller, table, permissions, &policies)?;
+        let policies = match self.directory.table_policies(&named.table, view).await {
+            Ok(policies) => policies,
+            Err(error) if view.is_some() => return Err(error),
+            // Without Chubby the table stays unknown, and the permit is for no table.
+            Err(_unavailable) => known,
+        };
+        self.check_all(caller, named, permissions, &policies)?;
         Ok(policies)
     }
 
     fn check_all(
         &self,
         caller: &KnownCaller,
-        table: &TableName,
+        named: &Named,
         permissions: &[Permission],
         policies: &TablePolicies,
     ) -> Result<(), Error> {
         let rules = self.rules_of(policies);
         let missing = permissions.iter().find(|permission| !rules.grants(**permission, &caller.identity));
-        missing.map_or(Ok(()), |permission| Err(denied(*permission, table)))
+        missing.map_or(Ok(()), |permission| Err(denied(*permission, named)))
     }
 
     /// Checks that the caller's identity is still proved.
@@ -230,6 +243,11 @@ impl Enforced {
             _ => Ok(()),
         }
     }
+}
+
+/// The answer to a caller that may know it.
+fn view_not_found(name: &ViewName) -> Error {
+    Error::new(Reason::NotFound, format!("authorized view {name} does not exist"))
 }
 
 /// The refusal. It is the same for a resource that exists and for one that does not.
