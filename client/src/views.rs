@@ -3,9 +3,9 @@
 use ebla_model::access::{AuthorizedView, ViewName};
 use ebla_model::error::Error;
 use ebla_model::schema::TableName;
+use ebla_proto::admin;
 use ebla_proto::admin::authorized_view::ResponseView;
 use ebla_proto::admin::longrunning::{Operation, operation};
-use ebla_proto::admin;
 use ebla_proto::convert::view::{view_from_admin, view_to_admin};
 use ebla_proto::status::{from_rpc_status, from_status};
 use tonic::{Response, Status};

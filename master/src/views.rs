@@ -13,10 +13,10 @@ use ebla_model::access::{AuthorizedView, Policy, ViewName};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::TableId;
 use ebla_model::schema::{Protection, TableName, TableSchema};
+use ebla_proto::admin;
 use ebla_proto::admin::authorized_view::ResponseView;
 use ebla_proto::convert::access::policy_etag;
 use ebla_proto::convert::view::{update_view, view_from_bytes, view_to_admin, view_to_bytes};
-use ebla_proto::admin;
 use tracing::info;
 
 use crate::active::ActiveMaster;
@@ -98,11 +98,7 @@ async fn check_room(master: &ActiveMaster, table: TableId, path: &str, size: usi
 }
 
 /// `others`: paths and sizes of all other views. `folder`: that of the views of the table.
-fn check_sizes<'a>(
-    others: impl Iterator<Item = (&'a str, usize)>,
-    folder: &str,
-    size: usize,
-) -> Result<(), Error> {
+fn check_sizes<'a>(others: impl Iterator<Item = (&'a str, usize)>, folder: &str, size: usize) -> Result<(), Error> {
     let (of_table, all) = others.fold((size, size), |(of_table, all), (path, size)| {
         (if path.starts_with(folder) { of_table + size } else { of_table }, all + size)
     });

@@ -112,6 +112,19 @@ pub fn to_rpc_status(error: &Error) -> rpc::Status {
     }
 }
 
+/// The status of an error after which the call may be repeated when `delay` has passed (`google.rpc.RetryInfo`), whatever its code.
+pub fn to_status_after(error: &Error, delay: Duration) -> Status {
+    let code = code(error.reason);
+    let message = truncated(&error.message);
+    let retry_delay = prost_types::Duration::try_from(delay).ok();
+    let details = vec![
+        error_info(error.reason, "repeat the request after the delay in RetryInfo"),
+        any(RETRY_INFO, &rpc::RetryInfo { retry_delay }),
+    ];
+    let status = rpc::Status { code: code.into(), message: message.to_owned(), details };
+    Status::with_details(code, message, status.encode_to_vec().into())
+}
+
 /// The status of a call that this release does not serve. `instead`: the alternative.
 ///
 /// Generated servers return it for methods without an implementation.

@@ -17,6 +17,7 @@
 //!   serve              a gRPC server on a listener, stopped with its tasks
 //!   metrics            what a process tells a monitoring system
 //!   http_port          metrics, health and readiness over HTTP
+//!   connection_limit   how many connections a process has at once
 //!   resource_counter   reservations of a bounded resource
 //!   resources          the disk space, files and memory that the process may use
 //!   units              sizes and durations with units
@@ -30,6 +31,7 @@
 pub mod blocking;
 pub mod call_stream;
 pub mod clock;
+mod connection_limit;
 pub mod failpoint;
 pub mod http_port;
 pub mod logging;
@@ -49,6 +51,7 @@ pub mod watchdog;
 
 pub use blocking::{Blocking, BlockingError, Thread, spawn_thread};
 pub use clock::Clock;
+pub use connection_limit::{CONNECTIONS_MAX, ConnectionLimit};
 pub use failpoint::Failpoint;
 pub use http_port::{HttpPort, Readiness};
 pub use metrics::Metrics;

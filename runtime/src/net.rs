@@ -23,6 +23,7 @@ use tonic::transport::server::Connected;
 use tonic::transport::{Channel, Endpoint};
 use tracing::warn;
 
+use crate::connection_limit::ConnectionLimit;
 use crate::peer::PREAMBLE;
 use crate::tls::{self, PEER_HANDSHAKE_TIMEOUT, Security, Tls};
 
@@ -81,6 +82,7 @@ pub trait Network: Send + Sync + fmt::Debug {
 pub struct Net {
     network: Arc<dyn Network>,
     tls: Option<Tls>,
+    connections: ConnectionLimit,
 }
 
 impl Net {
@@ -93,13 +95,19 @@ impl Net {
     /// Any other network, such as a simulated one.
     #[must_use]
     pub fn custom(network: Arc<dyn Network>) -> Self {
-        Self { network, tls: None }
+        Self { network, tls: None, connections: ConnectionLimit::default() }
     }
 
     /// The same network: its listeners and channels use TLS. [`Self::connect`] does not.
     #[must_use]
     pub fn with_tls(self, tls: Tls) -> Self {
         Self { tls: Some(tls), ..self }
+    }
+
+    /// The same network, whose listeners accept as many connections together as the limit permits.
+    #[must_use]
+    pub fn with_connections(self, connections: ConnectionLimit) -> Self {
+        Self { connections, ..self }
     }
 
     /// The same network without TLS.
@@ -123,7 +131,7 @@ impl Net {
             tls.check_server().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         }
         let listener = self.network.listen(address.to_owned()).await?;
-        Ok(Listener { tls: self.tls.clone(), ..listener })
+        Ok(Listener { tls: self.tls.clone(), connections: self.connections.clone(), ..listener })
     }
 
     /// Opens a connection to `address` (`host:port`), never with TLS.
@@ -307,6 +315,7 @@ impl Connected for Connection {
 pub struct Listener {
     address: SocketAddr,
     tls: Option<Tls>,
+    connections: ConnectionLimit,
     incoming: Pin<Box<dyn Stream<Item = io::Result<Connection>> + Send>>,
 }
 
@@ -314,13 +323,19 @@ impl Listener {
     /// Wraps a network's listener. `incoming` must handle failed accepts itself.
     #[must_use]
     pub fn new(address: SocketAddr, incoming: impl Stream<Item = io::Result<Connection>> + Send + 'static) -> Self {
-        Self { address, tls: None, incoming: Box::pin(incoming) }
+        Self { address, tls: None, connections: ConnectionLimit::default(), incoming: Box::pin(incoming) }
     }
 
     /// The TLS that its connections must use, if any.
     #[must_use]
     pub const fn tls(&self) -> Option<&Tls> {
         self.tls.as_ref()
+    }
+
+    /// The limit of its open connections, which it may share with other listeners.
+    #[must_use]
+    pub const fn connections(&self) -> &ConnectionLimit {
+        &self.connections
     }
 
     /// The bound address with the actual port.

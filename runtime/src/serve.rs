@@ -12,12 +12,14 @@ use std::time::Duration;
 use futures::{StreamExt, stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
+use tokio::time::Sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
 use tracing::{debug, warn};
 
+use crate::connection_limit::{ConnectionLimit, Slot};
 use crate::net::{
     CONNECTION_WINDOW_BYTES, Connection, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT, Listener, Origin, STREAM_WINDOW_BYTES,
 };
@@ -64,6 +66,10 @@ const CANCELLED_MAX: usize = 1_024;
 /// Connections that have been accepted and have not sent their first bytes, or are in a handshake. One more makes the oldest of them a public
 /// one, or ends its handshake.
 const OPENINGS_MAX: usize = 1_024;
+/// How long a connection may take until its client has sent the preface of HTTP/2 (RFC 9113, section 3.4), or the first byte of HTTP/1.
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The length of the preface of HTTP/2.
+const PREFACE_BYTES: usize = 24;
 /// Connections that wait to be taken by their server, which spawns a task for each at once.
 const HANDED_OVER_MAX: usize = 64;
 
@@ -80,6 +86,11 @@ impl Default for ServeOptions {
 }
 
 impl ServeOptions {
+    /// The bytes that every client sends first, at least.
+    fn preface(&self) -> usize {
+        if self.protocol == Protocol::Http2 { PREFACE_BYTES } else { 1 }
+    }
+
     fn server(&self, streams_max: u32) -> Server {
         Server::builder()
             .accept_http1(self.protocol == Protocol::Http1AndHttp2)
@@ -100,7 +111,10 @@ pub fn serve(tasks: &Tasks, listener: Listener, routes: Routes, options: ServeOp
         let (token, killed) = (tasks.token(), tasks.killed());
         let (sender, mut receiver) = mpsc::channel(HANDED_OVER_MAX);
         let incoming = stream::poll_fn(move |context| receiver.poll_recv(context));
-        let incoming = incoming.map(move |connection| Ok::<_, io::Error>(KillableConnection::new(connection, &killed)));
+        let preface = options.preface();
+        let incoming = incoming.map(move |(connection, slot)| {
+            Ok::<_, io::Error>(KillableConnection::new(connection, slot, preface, &killed))
+        });
         let server = options.server(streams_max).add_routes(routes.clone());
         let serving = server.serve_with_incoming_shutdown(incoming, token.cancelled_owned());
         tasks.spawn("serve", async move {
@@ -110,17 +124,19 @@ pub fn serve(tasks: &Tasks, listener: Listener, routes: Routes, options: ServeOp
         });
         sender
     };
+    let limit = listener.connections().clone();
     let (public, peers) = (start(options.public_streams_max), start(options.peer_streams_max));
     let entrance = Entrance { tls: listener.tls().cloned(), protocol: options.protocol, refusals: Refusals::default() };
-    tasks.spawn_until_stopped("accept", accept(listener, entrance, public, peers));
+    tasks.spawn_until_stopped("accept", accept(listener, entrance, limit, public, peers));
 }
 
 /// Accepts connections, and hands each to the server of its sort once its sort is known.
 async fn accept(
     mut listener: Listener,
     entrance: Entrance,
-    public: mpsc::Sender<Connection>,
-    peers: mpsc::Sender<Connection>,
+    limit: ConnectionLimit,
+    public: mpsc::Sender<(Connection, Slot)>,
+    peers: mpsc::Sender<(Connection, Slot)>,
 ) {
     let mut openings = Openings::new(OPENINGS_MAX, entrance);
     loop {
@@ -140,7 +156,8 @@ async fn accept(
             Origin::Public => &public,
             Origin::Peer => &peers,
         };
-        if server.send(connection).await.is_err() {
+        let Some(slot) = limit.admit(connection.peer(), connection.security()) else { continue };
+        if server.send((connection, slot)).await.is_err() {
             return;
         }
     }
@@ -161,15 +178,20 @@ pub struct ConnectionInfo {
     pub close: CancellationToken,
 }
 
-/// A connection that fails when it is closed or the server is killed: tonic's own tasks own it, and nothing else can stop them.
+/// A connection that fails when it is closed or the server is killed, and when its client does not begin: tonic's own tasks own it, and nothing
+/// else can stop them.
 struct KillableConnection {
     connection: Connection,
+    _slot: Slot,
+    preface: Option<Preface>,
     closed: Pin<Box<WaitForCancellationFutureOwned>>,
     info: ConnectionInfo,
 }
 
 impl KillableConnection {
-    fn new(connection: Connection, killed: &CancellationToken) -> Self {
+    fn new(connection: Connection, slot: Slot, preface_bytes: usize, killed: &CancellationToken) -> Self {
+        let late = Box::pin(tokio::time::sleep(PREFACE_TIMEOUT));
+        let preface = Some(Preface { late, missing_bytes: preface_bytes });
         let close = killed.child_token();
         let closed = Box::pin(close.clone().cancelled_owned());
         let info = ConnectionInfo {
@@ -178,7 +200,7 @@ impl KillableConnection {
             close,
             ..ConnectionInfo::default()
         };
-        Self { connection, closed, info }
+        Self { connection, _slot: slot, preface, closed, info }
     }
 
     fn broken() -> io::Error {
@@ -192,7 +214,31 @@ impl AsyncRead for KillableConnection {
         if self.closed.as_mut().poll(context).is_ready() {
             return Poll::Ready(Err(Self::broken()));
         }
-        Pin::new(&mut self.connection).poll_read(context, into)
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.connection).poll_read(context, into);
+        if self.preface.as_mut().is_some_and(|preface| preface.has_arrived(into.filled().len() - before)) {
+            self.preface = None;
+        }
+        if let (Poll::Pending, Some(preface)) = (&read, &mut self.preface)
+            && preface.late.as_mut().poll(context).is_ready()
+        {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        read
+    }
+}
+
+/// What a client must send within [`PREFACE_TIMEOUT`].
+struct Preface {
+    late: Pin<Box<Sleep>>,
+    missing_bytes: usize,
+}
+
+impl Preface {
+    /// Counts bytes that were read; whether the preface is complete.
+    const fn has_arrived(&mut self, bytes: usize) -> bool {
+        self.missing_bytes = self.missing_bytes.saturating_sub(bytes);
+        self.missing_bytes == 0
     }
 }
 

@@ -55,6 +55,6 @@ mod inputs;
 
 pub use config::{RestartScope, ServerConfig, ServerOptions};
 pub use ebla_storage::store::BlockCache;
-pub use front::{AccessOptions, AuditOptions, AuditedData, TokenOptions};
+pub use front::{AccessOptions, AuditOptions, AuditedData, IdentityLimits, TokenOptions};
 pub use local_servers::LocalServers;
 pub use server::TabletServer;

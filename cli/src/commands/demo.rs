@@ -56,6 +56,7 @@ const SHOWN: u64 = 5;
 /// When the cluster cannot be started or the data not be loaded.
 pub async fn run(demo: Demo, runtime: Runtime) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
+    let runtime = demo.up.connections.limit(runtime);
     let Some(running) = up::start(&demo.up, &mut signals, &runtime).await? else { return Ok(()) };
     let outcome = match up::announce(&demo.up, &running, &runtime) {
         Ok(()) => signals.unless_signalled(load_and_query(&demo, &running, &runtime)).await,

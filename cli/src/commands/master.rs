@@ -66,6 +66,7 @@ impl From<Balance> for ReplicaBalance {
 /// # Errors
 /// The reason why it cannot start, and what to do.
 pub async fn run(master: Master, runtime: Runtime) -> Result<(), Failure> {
+    let runtime = master.node.connections.limit(runtime);
     let mut signals = Signals::watch()?;
     let chubby = master.node.prepare(&runtime).await?;
     let _lock = process::lock(&master.node.data)?;

@@ -19,6 +19,7 @@ use ebla_runtime::Runtime;
 use serde_json::json;
 
 use super::mt::to_failure;
+use super::node::ConnectionArguments;
 use crate::address::Addresses;
 use crate::config::ConfigArguments;
 use crate::output::Failure;
@@ -139,6 +140,9 @@ pub struct Mounttable {
     /// Listen on addresses other than loopback although there is no TLS
     #[arg(long)]
     pub insecure: bool,
+    /// Connections
+    #[command(flatten)]
+    pub connections: ConnectionArguments,
 }
 
 impl Mounttable {
@@ -161,6 +165,7 @@ impl Mounttable {
 /// # Errors
 /// The reason why it cannot start.
 pub async fn run(command: Mounttable, runtime: Runtime) -> Result<(), Failure> {
+    let runtime = command.connections.limit(runtime);
     let mut signals = Signals::watch()?;
     let listen = [
         ("--listen", Some(&command.listen)),

@@ -9,7 +9,7 @@ use ebla_model::error::Error;
 use ebla_mounttable_namespace::publisher::PERIOD;
 use ebla_mounttable_namespace::{Namespace, Publisher, Roots};
 use ebla_mounttable_tree::Target;
-use ebla_runtime::Runtime;
+use ebla_runtime::{CONNECTIONS_MAX, ConnectionLimit, Runtime};
 use serde_json::Value;
 
 use super::mt;
@@ -17,6 +17,23 @@ use crate::config::ConfigArguments;
 use crate::output::Failure;
 use crate::process::{self, Exposure, Listen, Monitoring, Users};
 use crate::tls::EtcdTlsArguments;
+
+/// How many connections a process accepts.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct ConnectionArguments {
+    /// Connections at once of this process; a further one is closed. Those of masters and tablet servers do not count if their
+    /// certificates prove what they are
+    #[arg(long, value_name = "NUMBER", env = "EBLA_CONNECTIONS", default_value_t = CONNECTIONS_MAX)]
+    pub connections: usize,
+}
+
+impl ConnectionArguments {
+    /// The runtime whose listeners accept this many connections together.
+    pub fn limit(self, runtime: Runtime) -> Runtime {
+        let net = runtime.net.clone().with_connections(ConnectionLimit::new(self.connections));
+        Runtime { net, ..runtime }
+    }
+}
 
 /// Options of a process of a cluster.
 #[derive(Clone, Debug, clap::Args)]
@@ -61,6 +78,9 @@ pub struct NodeArguments {
     /// Listen on addresses other than loopback although there is no TLS and no authentication
     #[arg(long)]
     pub insecure: bool,
+    /// Connections
+    #[command(flatten)]
+    pub connections: ConnectionArguments,
 }
 
 /// What a process announces when it is ready.

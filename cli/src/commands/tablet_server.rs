@@ -7,7 +7,9 @@ use ebla_model::access::Member;
 use ebla_model::zone::Zone;
 use ebla_runtime::Runtime;
 use ebla_runtime::units::ByteSize;
-use ebla_tablet_server::{AccessOptions, AuditOptions, AuditedData, ServerConfig, ServerOptions, TokenOptions};
+use ebla_tablet_server::{
+    AccessOptions, AuditOptions, AuditedData, IdentityLimits, ServerConfig, ServerOptions, TokenOptions,
+};
 use serde_json::json;
 
 use super::node::{Announcement, NodeArguments};
@@ -88,6 +90,15 @@ pub struct AccessArguments {
     /// Record all calls of the data API too, not only refused ones
     #[arg(long, requires = "token_keys")]
     pub audit_data: bool,
+    /// Calls per second of one identity on this server; 0: no limit. Administrators have no limits
+    #[arg(long, value_name = "NUMBER", default_value = "0", requires = "token_keys")]
+    pub identity_requests: u64,
+    /// Bytes of requests and responses per second of one identity on this server, such as 10M; 0: no limit
+    #[arg(long, value_name = "SIZE", default_value = "0", requires = "token_keys", value_parser = crate::size::parse_or_zero)]
+    pub identity_bytes: ByteSize,
+    /// Calls at once of one identity on this server; 0: no limit
+    #[arg(long, value_name = "NUMBER", default_value = "0", requires = "token_keys")]
+    pub identity_streams: u64,
 }
 
 impl AccessArguments {
@@ -100,6 +111,11 @@ impl AccessArguments {
             tokens: TokenOptions { keys, issuer, audience },
             administrators: self.administrators.clone(),
             audit: AuditOptions { file: self.audit_log.clone(), data },
+            limits: IdentityLimits {
+                requests: self.identity_requests,
+                bytes: self.identity_bytes.bytes(),
+                streams: self.identity_streams,
+            },
         })
     }
 }
@@ -109,6 +125,7 @@ impl AccessArguments {
 /// # Errors
 /// The reason why it cannot start or cannot join the cluster, and what to do.
 pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> {
+    let runtime = server.node.connections.limit(runtime);
     let mut signals = Signals::watch()?;
     let chubby = server.node.prepare(&runtime).await?;
     let monitoring = server.node.monitor("tablet-server", &runtime).await?;

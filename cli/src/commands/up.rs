@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::DEFAULT_ADDRESS;
 use super::merges::MergeArguments;
 use super::mounttable::{self, Mounttable};
+use super::node::ConnectionArguments;
 use crate::config::ConfigArguments;
 use crate::local::{LocalCluster, LocalConfig};
 use crate::output::{self, Failure, Format};
@@ -97,6 +98,9 @@ pub struct Up {
     /// Listen on addresses other than loopback although there is no TLS and no authentication
     #[arg(long)]
     pub insecure: bool,
+    /// Connections
+    #[command(flatten)]
+    pub connections: ConnectionArguments,
     /// Output format; json prints the contents of the ready file on stdout
     #[arg(short = 'o', long = "output", value_parser = output::layouts(), default_value = "table")]
     pub output: Format,
@@ -152,6 +156,7 @@ impl Running {
 /// # Errors
 /// The reason why it cannot start or go on, and what to do.
 pub async fn run(up: Up, runtime: Runtime) -> Result<(), Failure> {
+    let runtime = up.connections.limit(runtime);
     let mut signals = Signals::watch()?;
     let Some(running) = start(&up, &mut signals, &runtime).await? else { return Ok(()) };
     let mut served = announce(&up, &running, &runtime);

@@ -204,7 +204,8 @@ pub async fn run(command: View, runtime: Runtime) -> Result<(), Failure> {
                 return Err(Failure::usage("give the columns of the view: --family, --column or --column-prefix"));
             }
             let subset = included.applied_to(&SubsetView::default());
-            let view = AuthorizedView { subset, protection: protection(deletion_protection), policy: Policy::default() };
+            let view =
+                AuthorizedView { subset, protection: protection(deletion_protection), policy: Policy::default() };
             of.cluster.client(&runtime).await?.admin().create_view(&of.name()?, &view).await?;
             show_stored(&of, &runtime).await
         }
@@ -302,7 +303,9 @@ mod tests {
     fn a_view_is_read_from_options() {
         let subset = included().applied_to(&SubsetView::default());
         assert!(subset.includes_row(&RowKey::new("de\0x")) && !subset.includes_row(&RowKey::new("de")));
-        for (family, qualifier, expected) in [("f", "x", true), ("g", "a:b", true), ("g", "pq", true), ("g", "a", false)] {
+        for (family, qualifier, expected) in
+            [("f", "x", true), ("g", "a:b", true), ("g", "pq", true), ("g", "a", false)]
+        {
             assert_eq!(subset.includes_column(family, qualifier.as_bytes()), expected, "{family}:{qualifier}");
         }
         assert!(parse_column("family").is_err() && parse_column("not a name:q").is_err());

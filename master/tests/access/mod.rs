@@ -4,12 +4,14 @@
 //! |---|---|
 //! | this one | the cluster, its callers, rows |
 //! | [`attacks`] | identities, policies, lists, and what must be refused |
+//! | [`limits`] | limits of identities |
 //! | [`property`] | no answer depends on what the caller cannot read, for any filter |
 //! | [`views`] | authorized views, and attacks on them |
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test may fail, also in its helpers")]
 
 mod attacks;
+mod limits;
 mod property;
 mod views;
 
@@ -29,7 +31,8 @@ use ebla_proto::services::bigtable_instance_admin_client::BigtableInstanceAdminC
 use ebla_proto::services::bigtable_table_admin_client::BigtableTableAdminClient;
 use ebla_runtime::Runtime;
 use ebla_tablet_server::{
-    AccessOptions, AuditOptions, AuditedData, LocalServers, ServerConfig, ServerOptions, TabletServer, TokenOptions,
+    AccessOptions, AuditOptions, AuditedData, IdentityLimits, LocalServers, ServerConfig, ServerOptions, TabletServer,
+    TokenOptions,
 };
 use jsonwebtoken::jwk::{Jwk, JwkSet};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
@@ -57,6 +60,10 @@ struct Guarded {
 
 impl Guarded {
     async fn start() -> Self {
+        Self::start_with(IdentityLimits::default()).await
+    }
+
+    async fn start_with(limits: IdentityLimits) -> Self {
         ebla_runtime::logging::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_unset| "off".to_owned()));
         let runtime = Runtime::system("test");
         let folder = tempfile::tempdir().unwrap();
@@ -67,6 +74,7 @@ impl Guarded {
             tokens: TokenOptions { keys, issuer: ISSUER.to_owned(), audience: "ebla".to_owned() },
             administrators: vec!["subject:root".parse().unwrap()],
             audit: AuditOptions { file: Some(folder.path().join("audit.log")), data: AuditedData::All },
+            limits,
         };
         let chubby = FaultyChubby::new(Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared());
         let options = ServerOptions { access: Some(access), ..ServerOptions::up(LocalServers::default()) };

@@ -109,7 +109,8 @@ async fn no_answer_depends_on_what_a_view_leaves_out() {
                 root.write(table, row, vec![set("open", &format!("seen-{number}"))]).await.unwrap();
             }
             if table == "both" {
-                let hidden = vec![set("secret", "HIDDEN"), set_column("open", "h", "HIDDEN"), set_column("open", "r", "HIDDEN")];
+                let hidden =
+                    vec![set("secret", "HIDDEN"), set_column("open", "h", "HIDDEN"), set_column("open", "r", "HIDDEN")];
                 root.write(table, row, hidden).await.unwrap();
             }
         }

@@ -192,7 +192,12 @@ mod tests {
         ] {
             assert_eq!(name.parse::<Resource>().unwrap().to_string(), name);
         }
-        for wrong in ["projects/p", "projects/p/instances/i/tables/t/columnFamilies/", "x/columnFamilies/f", "x/authorizedViews/v"] {
+        for wrong in [
+            "projects/p",
+            "projects/p/instances/i/tables/t/columnFamilies/",
+            "x/columnFamilies/f",
+            "x/authorizedViews/v",
+        ] {
             assert!(wrong.parse::<Resource>().is_err(), "{wrong}");
         }
     }

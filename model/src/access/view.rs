@@ -192,10 +192,7 @@ impl SubsetView {
     /// Whether it includes all columns of all families of a table.
     #[must_use]
     pub fn includes_all_columns(&self, schema: &TableSchema) -> bool {
-        schema
-            .families
-            .iter()
-            .all(|family| self.families.get(family.name.as_str()).is_some_and(FamilySubset::is_whole))
+        schema.families.iter().all(|family| self.families.get(family.name.as_str()).is_some_and(FamilySubset::is_whole))
     }
 
     /// Whether a mutation of an included row changes nothing outside. A family is deleted only if all of its columns are included; a row
@@ -207,9 +204,7 @@ impl SubsetView {
             | Mutation::AddToCell { family, qualifier, .. }
             | Mutation::MergeToCell { family, qualifier, .. }
             | Mutation::DeleteColumn { family, qualifier, .. } => self.includes_column(family, qualifier),
-            Mutation::DeleteFamily { family } => {
-                self.families.get(family.as_str()).is_some_and(FamilySubset::is_whole)
-            }
+            Mutation::DeleteFamily { family } => self.families.get(family.as_str()).is_some_and(FamilySubset::is_whole),
             Mutation::DeleteRow => false,
         }
     }

@@ -16,9 +16,7 @@ use prost::Message as _;
 use super::access::{policy_from_record, policy_to_record};
 use super::filter_to_bytes;
 use super::record::{decode_record, encode_record};
-use crate::admin::authorized_view::{
-    AuthorizedView as Kind, FamilySubsets, ResponseView, SubsetView as SubsetMessage,
-};
+use crate::admin::authorized_view::{AuthorizedView as Kind, FamilySubsets, ResponseView, SubsetView as SubsetMessage};
 use crate::{admin, record};
 
 /// The largest view of a request, encoded.
@@ -174,19 +172,25 @@ fn subset_from_admin(view: &admin::AuthorizedView) -> Result<SubsetView, Error> 
 
 fn check_lengths(texts: &[Bytes], bytes_max: usize, field: &str) -> Result<(), Error> {
     match texts.iter().map(Bytes::len).find(|length| *length > bytes_max) {
-        Some(length) => Err(Error::invalid(format!("{field} has an entry of {length} bytes, the limit is {bytes_max}"))),
+        Some(length) => {
+            Err(Error::invalid(format!("{field} has an entry of {length} bytes, the limit is {bytes_max}")))
+        }
         None => Ok(()),
     }
 }
 
 /// A view as a message with the fields of `shown`. `etag` identifies its version.
-pub fn view_to_admin(name: &ViewName, view: &AuthorizedView, etag: String, shown: ResponseView) -> admin::AuthorizedView {
+pub fn view_to_admin(
+    name: &ViewName,
+    view: &AuthorizedView,
+    etag: String,
+    shown: ResponseView,
+) -> admin::AuthorizedView {
     let name_only = admin::AuthorizedView { name: name.to_string(), ..Default::default() };
     if shown == ResponseView::NameOnly {
         return name_only;
     }
-    let basic =
-        admin::AuthorizedView { etag, deletion_protection: view.protection == Protection::On, ..name_only };
+    let basic = admin::AuthorizedView { etag, deletion_protection: view.protection == Protection::On, ..name_only };
     if shown == ResponseView::Basic {
         return basic;
     }

@@ -1,5 +1,6 @@
-//! Servers on real connections of both sorts; with TLS in [`tls`].
+//! Servers on real connections of both sorts; their number in [`connections`], with TLS in [`tls`].
 
+mod connections;
 mod tls;
 
 use std::convert::Infallible;

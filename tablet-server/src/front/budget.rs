@@ -6,6 +6,9 @@
 //! Large messages cannot use the whole budget, so that a burst of large writes does not block small requests. The bytes
 //! of writes in flight in a tablet are limited by `tablet::write::admission`.
 //!
+//! Calls that carry no rows have a smaller limit for their message ([`message_bytes_max`]): an encoded list of many short elements takes many times
+//! its size in memory once it is decoded, which is before the rights of the caller for the table are known.
+//!
 //! A message must arrive within a time that depends on its size ([`arrival_timeout`]): a client that announces a large one and sends a byte
 //! a second would keep its charge, and the place of its call, for as long as it likes.
 
@@ -49,6 +52,20 @@ const ARRIVAL_RATE: usize = 1 << 20;
 fn arrival_timeout(bytes: usize) -> Duration {
     let seconds = u64::try_from(bytes / ARRIVAL_RATE).unwrap_or(u64::MAX);
     ARRIVAL_MIN.saturating_add(Duration::from_secs(seconds))
+}
+
+/// The largest request of a read: the keys and ranges that it asks for, and its filter.
+const READ_BYTES_MAX: usize = 4 << 20;
+/// The largest request that names a table, a view or an instance alone.
+const NAME_BYTES_MAX: usize = 64 << 10;
+
+/// The largest message that a call of this path may have, in bytes.
+fn message_bytes_max(path: &str) -> usize {
+    match path {
+        "/google.bigtable.v2.Bigtable/ReadRows" => READ_BYTES_MAX,
+        "/google.bigtable.v2.Bigtable/SampleRowKeys" | "/google.bigtable.v2.Bigtable/PingAndWarm" => NAME_BYTES_MAX,
+        _ => MESSAGE_BYTES_MAX,
+    }
 }
 
 /// The limits of a front's memory for requests, in bytes.
@@ -152,7 +169,8 @@ where
     fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
         let connection =
             request.extensions().get::<ConnectionInfo>().map(|origin| origin.usage.clone()).unwrap_or_default();
-        let charges = Charges { budget: self.budget.clone(), connection, used: Arc::default() };
+        let bytes_max = message_bytes_max(request.uri().path());
+        let charges = Charges { budget: self.budget.clone(), connection, bytes_max, used: Arc::default() };
         let until_response = Arc::clone(&charges.used);
         let counted = |body| tonic::body::Body::new(CountedBody::new(body, charges));
         let response = self.service.call(request.map(counted));
@@ -168,9 +186,25 @@ where
 struct Charges {
     budget: RequestBudget,
     connection: ResourceCounter,
+    /// The largest message.
+    bytes_max: usize,
     /// Guards a list: one message except in client streams. Shared by the body, which adds to it and ends early, and the
     /// call, which ends when it is answered.
     used: Arc<Mutex<Vec<Charge>>>,
+}
+
+impl Charges {
+    /// Charges messages of this size together, which begin.
+    fn begin(&self, bytes: usize) -> Result<(), Error> {
+        if bytes > self.bytes_max {
+            let message = format!("the request has {bytes} bytes, the limit of this call is {}", self.bytes_max);
+            return Err(Error::invalid(message));
+        }
+        let charge = self.budget.charge(&self.connection, bytes).inspect_err(|_refused| self.budget.refused.increment())?;
+        self.budget.accepted_bytes.add(u64::try_from(bytes).unwrap_or(u64::MAX));
+        self.used.lock().push(charge);
+        Ok(())
+    }
 }
 
 /// A request's body that charges each message when it begins, and fails when it arrives too slowly.
@@ -222,15 +256,8 @@ impl Body for CountedBody {
             let started = self.reader.read(data);
             if started > 0 {
                 self.announce(started);
-                match self.charges.budget.charge(&self.charges.connection, started) {
-                    Ok(charge) => {
-                        self.charges.budget.accepted_bytes.add(u64::try_from(started).unwrap_or(u64::MAX));
-                        self.charges.used.lock().push(charge);
-                    }
-                    Err(error) => {
-                        self.charges.budget.refused.increment();
-                        return Poll::Ready(Some(Err(to_status(&error))));
-                    }
+                if let Err(error) = self.charges.begin(started) {
+                    return Poll::Ready(Some(Err(to_status(&error))));
                 }
             }
         }

@@ -46,7 +46,7 @@ use self::headers::WithResponseHeaders;
 pub(crate) use self::metrics::{FAMILIES, FrontMetrics};
 use self::metrics::{FrontService, WithMetrics};
 pub use self::{
-    access::{AccessOptions, AuditOptions, AuditedData, TokenOptions},
+    access::{AccessOptions, AuditOptions, AuditedData, IdentityLimits, TokenOptions},
     admin::{AdminProxy, MasterClient},
     budget::RequestBytes,
     service::DataService,

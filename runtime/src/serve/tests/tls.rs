@@ -49,8 +49,12 @@ impl Cluster {
     async fn start_as(identity: &str, options: ServeOptions) -> Self {
         let ca = Authority::new("ca");
         let server = Folder::new(&ca.pem, Some(ca.sign(Some(identity), Validity::Now)));
+        Self::start_on(Net::tcp(), ca, server, options).await
+    }
+
+    async fn start_on(net: Net, ca: Authority, server: Folder, options: ServeOptions) -> Self {
         let (tls, tasks) = (server.open().unwrap(), Tasks::new("test"));
-        let listener = Net::tcp().with_tls(tls.clone()).listen("127.0.0.1:0").await.unwrap();
+        let listener = net.with_tls(tls.clone()).listen("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().to_string();
         serve(&tasks, listener, Routes::new(WhoAmI), options);
         Self { ca, server, tls, tasks, address }
@@ -99,6 +103,26 @@ async fn the_server_knows_the_identity_of_each_caller() {
     assert_eq!(who_am_i(without.channel(&cluster.address)).await.as_deref(), Ok("anonymous"));
     let no_role = cluster.net(&cluster.ca.pem, Some(cluster.ca.sign(None, Validity::Now)));
     assert_eq!(who_am_i(no_role.channel(&cluster.address)).await.as_deref(), Ok("anonymous"));
+    cluster.tasks.stop(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn members_of_the_cluster_are_served_beside_any_number_of_others() {
+    let ca = Authority::new("ca");
+    let server = Folder::new(&ca.pem, Some(ca.sign(Some("tablet-server/a"), Validity::Now)));
+    let net = Net::tcp().with_connections(crate::ConnectionLimit::new(1));
+    let cluster = Cluster::start_on(net, ca, server, ServeOptions::default()).await;
+    let first = cluster.net_as("client/me").channel(&cluster.address);
+    assert_eq!(who_am_i(first.clone()).await.as_deref(), Ok("client/me"));
+    for identity in ["client/me", "mounttable/n"] {
+        assert!(who_am_i(cluster.net_as(identity).channel(&cluster.address)).await.is_err(), "{identity}");
+        assert!(who_am_i(cluster.net_as(identity).peer_channel(&cluster.address)).await.is_err(), "{identity}");
+    }
+    for identity in ["master/m", "tablet-server/b"] {
+        assert_eq!(who_am_i(cluster.net_as(identity).peer_channel(&cluster.address)).await.as_deref(), Ok(identity));
+        assert_eq!(who_am_i(cluster.net_as(identity).channel(&cluster.address)).await.as_deref(), Ok(identity));
+    }
+    drop(first);
     cluster.tasks.stop(Duration::ZERO).await;
 }
 

@@ -134,6 +134,16 @@ impl AuditLog {
         self.record(None, (peer, request), method, "", &[], decision);
     }
 
+    /// Records a call that a limit of its caller refuses, while half of the queue is empty: a caller beyond its limits, which costs nothing to
+    /// send, must not displace other records.
+    pub(super) fn record_exceeded(&self, caller: &KnownCaller, method: &str, decision: Decision) {
+        if self.queue.capacity() <= QUEUE_MAX / 2 {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.record(Some(caller), (&caller.peer, &caller.request), method, "", &[], decision);
+    }
+
     fn record(
         &self,
         caller: Option<&KnownCaller>,
@@ -261,6 +271,22 @@ mod tests {
         log.record_unauthenticated("10.0.0.1:9", "", "/ReadRows", Decision::Refused(Reason::Unauthenticated));
         assert_eq!(records.try_recv().unwrap()["decision"], "permitted");
         assert_eq!(records.try_recv().unwrap()["identity"], Value::Null);
+    }
+
+    #[test]
+    fn refusals_by_a_limit_fill_half_of_the_queue() {
+        let (log, mut records) = AuditLog::with_queue(AuditedData::Refusals, Clock::manual());
+        for _ in 0..QUEUE_MAX {
+            log.record_exceeded(&caller(), "/ReadRows", Decision::Refused(Reason::ResourceExhausted));
+        }
+        log.record_admin(&caller(), "GetTable", "projects/p", Decision::Permitted);
+        let mut count = 0;
+        let mut last = Value::Null;
+        while let Ok(record) = records.try_recv() {
+            count += 1;
+            last = record;
+        }
+        assert_eq!((count, last["method"].as_str()), (QUEUE_MAX / 2 + 1, Some("GetTable")));
     }
 
     #[test]

@@ -154,7 +154,8 @@ impl AccessControl {
         write: Validated<RowWrite>,
     ) -> Result<Authorized<RowWrite>, Error> {
         let table = write.table().clone();
-        let restrict = |write: RowWrite, scope: &Scope, owner: Option<&str>| restricted_write(write, scope, owner, &table);
+        let restrict =
+            |write: RowWrite, scope: &Scope, owner: Option<&str>| restricted_write(write, scope, owner, &table);
         self.authorize(caller, &MUTATE_ROW, write, restrict).await
     }
 
@@ -249,7 +250,9 @@ impl AccessControl {
             Ok(permit) => {
                 let request = valid.into_request(&permit);
                 let owner = enforced.map(|(_enforced, caller)| caller.identity.name().to_string());
-                permit.restrict(request, owner.as_deref(), restrict).map(|(request, families)| (request, permit, families))
+                permit
+                    .restrict(request, owner.as_deref(), restrict)
+                    .map(|(request, families)| (request, permit, families))
             }
             Err(error) => Err(error),
         };
@@ -375,7 +378,10 @@ impl ReadGuard {
                 self.seen = Some(changes);
                 Ok(())
             }
-            _ => Err(Error::new(Reason::Unavailable, "what the caller may read of the table has changed; read again from here")),
+            _ => Err(Error::new(
+                Reason::Unavailable,
+                "what the caller may read of the table has changed; read again from here",
+            )),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Authentication: determines the caller from the headers of a call, before its body is read.
+//! Authentication: determines the caller from the headers of a call, and compares its limits, before its body is read.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -6,13 +6,14 @@ use std::task::{Context, Poll};
 
 use ebla_model::access::{Identity, Member};
 use ebla_model::{Error, Reason};
-use ebla_proto::status::to_status;
+use ebla_proto::status::{to_status, to_status_after};
 use ebla_runtime::ConnectionInfo;
 use ebla_runtime::tls::Role;
 use tonic::codegen::{BoxFuture, Service, http};
 use tonic::server::NamedService;
 
 use super::audit::Decision;
+use super::limits::{CallMeter, Exceeded};
 use super::{AccessControl, Caller, Enforced, KnownCaller};
 
 /// The header with a token, as official clients send it.
@@ -59,12 +60,36 @@ where
 
     fn call(&mut self, mut request: http::Request<tonic::body::Body>) -> Self::Future {
         match self.access.identify(&request, certificate_identity(&request)) {
-            Ok(caller) => {
-                request.extensions_mut().insert(caller);
-                Box::pin(self.service.call(request))
-            }
+            Ok(caller) => match self.access.begin(&caller, request.uri().path()) {
+                Ok(meter) => {
+                    request.extensions_mut().insert(caller);
+                    self.call_metered(request, meter)
+                }
+                Err(Exceeded { error, delay }) => Box::pin(ready(Ok(to_status_after(&error, delay).into_http()))),
+            },
             Err(error) => Box::pin(ready(Ok(to_status(&error).into_http()))),
         }
+    }
+}
+
+impl<S> WithCaller<S>
+where
+    S: Service<
+            http::Request<tonic::body::Body>,
+            Response = http::Response<tonic::body::Body>,
+            Error = Infallible,
+            Future: Send + 'static,
+        >,
+{
+    /// Calls the service; the bytes of request and response are charged to `meter`.
+    fn call_metered(
+        &mut self,
+        request: http::Request<tonic::body::Body>,
+        meter: Option<CallMeter>,
+    ) -> BoxFuture<http::Response<tonic::body::Body>, Infallible> {
+        let Some(meter) = meter else { return Box::pin(self.service.call(request)) };
+        let called = self.service.call(request.map(|body| meter.body(body)));
+        Box::pin(async move { called.await.map(|response| response.map(|body| meter.body(body))) })
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   WithCaller    headers -> Caller             before the body is read: a token, or the name in a client certificate
+//!   limits        what an identity uses, counted before the body is read
 //!   data          Validated -> Authorized       the only way from a validated data request to its content
 //!   admin         call to forward -> AuthorizedCall    the only argument that the master's client takes
 //!   scope         what a caller may touch of a table: families, and the view that a request names
@@ -21,6 +22,7 @@ mod audit;
 mod data;
 mod keys;
 mod layer;
+mod limits;
 mod scope;
 mod tokens;
 
@@ -34,6 +36,7 @@ use tonic::Extensions;
 use tracing::warn;
 
 use self::audit::{AuditLog, Decision};
+use self::limits::{CallMeter, Exceeded, IdentityMeter};
 use self::tokens::TokenVerifier;
 pub(super) use self::{
     admin::{AdminOutcome, AuthorizedCall},
@@ -42,6 +45,7 @@ pub(super) use self::{
 };
 pub use self::{
     audit::{AuditOptions, AuditedData},
+    limits::IdentityLimits,
     tokens::TokenOptions,
 };
 use super::validate::Named;
@@ -55,6 +59,8 @@ pub struct AccessOptions {
     pub administrators: Vec<Member>,
     /// The records of what was decided.
     pub audit: AuditOptions,
+    /// What one identity may use.
+    pub limits: IdentityLimits,
 }
 
 /// Decides about calls. Cheap to clone.
@@ -73,6 +79,7 @@ struct Enforced {
     directory: ChubbyDirectory,
     clock: Clock,
     audit: AuditLog,
+    meter: IdentityMeter,
 }
 
 /// Who calls; in the extensions of a request.
@@ -110,7 +117,7 @@ impl AccessControl {
         directory: &ChubbyDirectory,
         runtime: &Runtime,
     ) -> Result<Self, Error> {
-        let Some(AccessOptions { tokens, administrators, audit }) = options else {
+        let Some(AccessOptions { tokens, administrators, audit, limits }) = options else {
             return Ok(Self { enforced: None, directory: Some(directory.clone()) });
         };
         if administrators.is_empty() {
@@ -131,8 +138,25 @@ impl AccessControl {
             directory: directory.clone(),
             clock: runtime.clock.clone(),
             audit: AuditLog::start(audit, runtime)?,
+            meter: IdentityMeter::new(limits, runtime.clock.clone()),
         };
         Ok(Self { enforced: Some(Arc::new(enforced)), directory: Some(directory.clone()) })
+    }
+
+    /// Counts a call of an identity with limits, until the result is dropped.
+    ///
+    /// # Errors
+    /// `ResourceExhausted` when a limit is reached.
+    fn begin(&self, caller: &Caller, method: &str) -> Result<Option<CallMeter>, Exceeded> {
+        let (Some(enforced), Caller::Known(caller)) = (&self.enforced, caller) else { return Ok(None) };
+        if enforced.rules(None, None).is_administrator(&caller.identity) {
+            return Ok(None);
+        }
+        let begun = enforced.meter.begin(caller.identity.name());
+        if let Err(exceeded) = &begun {
+            enforced.audit.record_exceeded(caller, method, Decision::Refused(exceeded.error.reason));
+        }
+        begun
     }
 
     /// Who sends a request, as [`WithCaller`] has determined it.

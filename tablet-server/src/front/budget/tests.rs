@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use ebla_proto::{
-    data::{MutateRowRequest, MutateRowResponse},
+    data::{MutateRowRequest, MutateRowResponse, ReadRowsRequest, RowSet},
     status::from_status,
 };
 use ebla_runtime::{Net, ServeOptions, Tasks, serve};
 use futures::{StreamExt, stream::FuturesUnordered};
 use tokio::{sync::Semaphore, task::JoinSet};
-use tonic::service::Routes;
+use tonic::{Code, service::Routes};
 
 use super::*;
 
@@ -214,7 +214,8 @@ impl Body for Trickle {
 
 /// Reads a body that arrives at a byte a second: the number of bytes, the error, and the time it took.
 async fn trickle(length: u32, budget: &RequestBudget) -> (usize, Option<Status>, Duration) {
-    let charges = Charges { budget: budget.clone(), connection: ResourceCounter::default(), used: Arc::default() };
+    let (connection, used) = (ResourceCounter::default(), Arc::default());
+    let charges = Charges { budget: budget.clone(), connection, bytes_max: MESSAGE_BYTES_MAX, used };
     let mut body = CountedBody::new(tonic::body::Body::new(Trickle::message(length)), charges);
     let started = tokio::time::Instant::now();
     let mut read = 0;
@@ -250,4 +251,24 @@ async fn a_small_request_may_arrive_slowly() {
 fn the_time_to_arrive_depends_on_the_size() {
     let seconds = [0, MIB - 1, 10 * MIB, 256 * MIB].map(|bytes| arrival_timeout(bytes).as_secs());
     assert_eq!(seconds, [30, 30, 40, 286]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_without_rows_have_small_requests() {
+    let fixture = fixture(RequestBytes::default()).await;
+    let read = |bytes: usize| {
+        let rows = RowSet { row_keys: vec![Bytes::from(vec![b'k'; bytes])], row_ranges: Vec::new() };
+        let request = ReadRowsRequest { rows: Some(rows), ..Default::default() };
+        let mut client = fixture.client();
+        async move { client.read_rows(request).await.map(drop) }
+    };
+    let refused = timely(read(READ_BYTES_MAX)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    assert!(refused.message().contains("the limit of this call is 4194304"), "{refused}");
+    assert_eq!(fixture.slow.arrived.available_permits(), 0, "it was not decoded");
+    fixture.slow.answers.add_permits(2);
+    let smaller = timely(read(READ_BYTES_MAX - 100)).await;
+    assert!(smaller.is_ok(), "{smaller:?}");
+    timely(fixture.client().mutate_row(request(READ_BYTES_MAX))).await.unwrap();
+    fixture.tasks.stop(Duration::ZERO).await;
 }

@@ -74,7 +74,9 @@ fn a_restricted_filter_is_a_chain() {
 fn large_filters_are_refused_before_they_are_copied() {
     let filter = |size: usize| Bytes::from(vec![0; size]);
     let all = with_readable(FamilySet::All);
-    assert!(all.filter(Some(&filter(FILTER_BYTES_MAX))).is_ok() && all.filter(Some(&filter(FILTER_BYTES_MAX + 1))).is_err());
+    assert!(
+        all.filter(Some(&filter(FILTER_BYTES_MAX))).is_ok() && all.filter(Some(&filter(FILTER_BYTES_MAX + 1))).is_err()
+    );
     let scope = through_view(FamilyRights::default());
     let own = scope.filter(None).unwrap().unwrap().len();
     assert!(scope.filter(Some(&filter(FILTER_BYTES_MAX - own))).is_ok());
@@ -112,7 +114,10 @@ fn writes_outside_a_view_are_refused() {
         operation: Operation::Increment(1),
     };
     assert!(scope.check_rule(&rule("y", "q"), &table()).is_ok());
-    assert!(is_denied(scope.check_rule(&rule("y", "p"), &table())) && is_denied(scope.check_rule(&rule("z", "q"), &table())));
+    assert!(
+        is_denied(scope.check_rule(&rule("y", "p"), &table()))
+            && is_denied(scope.check_rule(&rule("z", "q"), &table()))
+    );
     // A list restricts a view too.
     let listed = through_view(FamilyRights { writable: names(&["y"]), ..FamilyRights::default() });
     let refused = listed.check_mutations(&[set("x", "q")], &table()).unwrap_err();
