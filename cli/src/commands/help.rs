@@ -8,7 +8,7 @@ use super::Arguments;
 /// The groups: title and commands.
 const GROUPS: [(&str, &[&str]); 8] = [
     ("Run", &["up", "demo", "master", "tablet-server", "mounttable", "config"]),
-    ("Inspect", &["status", "wait", "server", "tablet", "group", "meta"]),
+    ("Inspect", &["status", "wait", "events", "server", "tablet", "group", "meta"]),
     ("Secure", &["cert", "token", "iam", "view"]),
     ("Upgrade", &["cluster"]),
     ("Repair", &["check", "recover"]),

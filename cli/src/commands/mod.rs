@@ -12,6 +12,7 @@ pub mod completion;
 pub mod config;
 mod connectivity;
 pub mod demo;
+pub mod events;
 pub mod family;
 pub mod group;
 mod help;
@@ -270,6 +271,7 @@ pub enum Command {
     Count(row::Count),
     #[command(subcommand)]
     Tablet(tablet::Tablet),
+    Events(events::Events),
     #[command(subcommand)]
     Group(group::Group),
     #[command(subcommand)]
@@ -373,6 +375,7 @@ async fn execute(command: Command, runtime: Runtime) -> Result<(), Failure> {
         Command::Scan(scan) => Box::pin(row::run(row::Row::Scan(scan), runtime)).await,
         Command::Count(count) => Box::pin(row::run(row::Row::Count(count), runtime)).await,
         Command::Tablet(tablet) => Box::pin(tablet::run(tablet, runtime)).await,
+        Command::Events(events) => Box::pin(events::run(events, runtime)).await,
         Command::Group(group) => Box::pin(group::run(group, runtime)).await,
         Command::Meta(meta) => Box::pin(meta::run(meta, runtime)).await,
         Command::Cluster(cluster) => Box::pin(cluster::run(cluster, runtime)).await,

@@ -1,6 +1,6 @@
 //! `ebla tablet`: list, split, merge, move, history, events, recover.
 
-mod events;
+pub(super) mod events;
 mod load;
 mod preview;
 mod recover;

@@ -1,7 +1,11 @@
 //! `ebla tablet history` and `ebla tablet events`: what METADATA has recorded of tablets.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use ebla_client::metadata::{TabletEvent, TabletEvents};
-use ebla_model::id::{TableId, TabletId};
+use ebla_model::Micros;
+use ebla_model::id::{Generation, TableId, TabletId};
 use ebla_model::key::RowKey;
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
@@ -57,7 +61,7 @@ pub(super) async fn history(
 }
 
 /// Shows the last events of all tablets, or of those of a table, the oldest one first.
-pub(super) async fn events(
+pub(in crate::commands) async fn events(
     cluster: &ClusterArguments,
     table: Option<&str>,
     number: usize,
@@ -67,6 +71,52 @@ pub(super) async fn events(
     let client = cluster.client(runtime).await?;
     print(&last(client.tablet_events(name.as_ref()).await?, number), cluster.output);
     Ok(())
+}
+
+/// Shows the last events, then new ones as METADATA records them, until stdout is closed.
+pub(in crate::commands) async fn follow(
+    cluster: &ClusterArguments,
+    table: Option<&str>,
+    number: usize,
+    period: Duration,
+    runtime: &Runtime,
+) -> Result<(), Failure> {
+    let name = table.map(|table| cluster.table(table)).transpose()?;
+    let client = cluster.client(runtime).await?;
+    let mut new = New::default();
+    let shown = last(client.tablet_events(name.as_ref()).await?, usize::MAX);
+    let mut shown = new.among(shown);
+    shown.drain(..shown.len().saturating_sub(number));
+    if cluster.output == Format::Table {
+        output::print(&heading().render());
+    }
+    while !output::is_closed() {
+        for one in &shown {
+            match cluster.output {
+                Format::Json => output::print_json(&to_json(one)),
+                Format::Table => output::print(&line(one)),
+            }
+        }
+        tokio::time::sleep(period).await;
+        shown = new.among(last(client.tablet_events(name.as_ref()).await?, usize::MAX));
+    }
+    Ok(())
+}
+
+/// Finds the events that were not there before.
+#[derive(Debug, Default)]
+struct New {
+    seen: BTreeSet<(Micros, TabletId, Generation, String)>,
+}
+
+impl New {
+    /// Those of `events` that are in none of the earlier lists. What METADATA has forgotten is forgotten here too, so the memory is
+    /// bounded by what METADATA keeps.
+    fn among(&mut self, events: Vec<Shown>) -> Vec<Shown> {
+        let id = |one: &Shown| (one.event.time, one.event.tablet, one.event.generation, one.event.what.clone());
+        let before = std::mem::replace(&mut self.seen, events.iter().map(id).collect());
+        events.into_iter().filter(|one| !before.contains(&id(one))).collect()
+    }
 }
 
 /// The events of the rows that list the tablet, or have listed it.
@@ -108,20 +158,33 @@ fn print(events: &[Shown], format: Format) {
 }
 
 fn render(events: &[Shown]) -> String {
-    let mut table = Table::new(&["TIME", "TABLE", "TABLET", "GENERATION", "EVENT", "CAUSE", "RECORDED BY", "DETAIL"]);
-    for Shown { table: id, event } in events {
-        table.row(vec![
-            output::time(event.time),
-            id.to_string(),
-            event.tablet.to_string(),
-            event.generation.to_string(),
-            event.what.clone(),
-            event.cause.clone(),
-            event.server.map_or("master".to_owned(), |server| format!("server {server}")),
-            event.detail.clone(),
-        ]);
-    }
+    let mut table = heading();
+    events.iter().for_each(|one| table.row(cells(one)));
     table.render()
+}
+
+fn heading() -> Table {
+    Table::new(&["TIME", "TABLE", "TABLET", "GENERATION", "EVENT", "CAUSE", "RECORDED BY", "DETAIL"])
+}
+
+/// One event without a heading.
+fn line(one: &Shown) -> String {
+    let mut table = Table::default();
+    table.row(cells(one));
+    table.render()
+}
+
+fn cells(Shown { table, event }: &Shown) -> Vec<String> {
+    vec![
+        output::time(event.time),
+        table.to_string(),
+        event.tablet.to_string(),
+        event.generation.to_string(),
+        event.what.clone(),
+        event.cause.clone(),
+        event.server.map_or("master".to_owned(), |server| format!("server {server}")),
+        event.detail.clone(),
+    ]
 }
 
 fn to_json(Shown { table, event }: &Shown) -> Value {
@@ -139,10 +202,9 @@ fn to_json(Shown { table, event }: &Shown) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use ebla_model::id::{Generation, ServerId};
+    use ebla_model::id::ServerId;
     use ebla_model::key::KeyRange;
     use ebla_model::metadata::TabletDescriptor;
-    use ebla_model::time::Micros;
 
     use super::*;
 
@@ -184,6 +246,16 @@ mod tests {
         assert_eq!(words(&of_key(rows(), &RowKey::new("m"))), [all[0], all[2], all[3]]);
         assert_eq!(words(&last(rows(), 2)), all[2..]);
         assert_eq!(words(&last(rows(), 50)), all);
+    }
+
+    #[test]
+    fn only_new_events_follow() {
+        let mut new = New::default();
+        assert_eq!(words(&new.among(last(rows(), 50))).len(), 4);
+        assert_eq!(words(&new.among(last(rows(), 50))), []);
+        let more = || vec![row(8, "m", "", &[(5, 8, "moved"), (6, 8, "elected")])];
+        assert_eq!(words(&new.among(last(more(), 50))), [(6, 8, "elected")]);
+        assert_eq!(words(&new.among(last(more(), 50))), []);
     }
 
     #[test]
