@@ -184,7 +184,7 @@ secure() {
     done
     for n in $(seq "$servers"); do node "tablet-server-$n" tablet-server; cp tokens/token-keys.json "$to/"; done
     of operator; cp ca/ca.crt "$to/"
-    ebla token issue operator "$@" --dir tokens --for "$life" --out "$to/operator.token" --replace 2>/dev/null
+    ebla token issue operator "$@" --dir tokens --for "$life" --out "$to/operator.token" --replace
 END
   for name in $(ls "$FILES/containers"); do
     [[ $name != tablet-server-* ]] || [ "${name##*-}" -le "$SERVERS" ] || continue

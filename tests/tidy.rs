@@ -587,13 +587,15 @@ fn messages_explained_in_the_book_are_in_the_program() {
     let code: String = sources().iter().map(|path| production(path)).collect();
     let observe = read(root().join("docs/operate/observe.md"));
     let lines = observe.split("### Log lines").nth(1).expect("observe.md has a section of log lines");
-    let messages = [explained(lines), explained(&read(root().join("docs/operate/troubleshooting.md")))].concat();
+    let pages = ["docs/operate/troubleshooting.md", "docs/operate/threats.md"];
+    let pages = pages.iter().flat_map(|page| explained(&read(root().join(page))));
+    let messages: Vec<_> = explained(lines).into_iter().chain(pages).collect();
     assert!(messages.len() > 40, "only {} messages were found: the search for them is broken", messages.len());
     // A `…` stands for a value.
     let is_there = |message: &str| message.split('…').all(|part| code.contains(part.trim()));
     let gone = messages.into_iter().filter(|message| !is_there(message)).collect();
     report(
-        "docs/operate/{observe,troubleshooting}.md explain messages that are no longer in the program",
+        "docs/operate/{observe,troubleshooting,threats}.md explain messages that are no longer in the program",
         gone,
     );
 }

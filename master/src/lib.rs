@@ -78,7 +78,7 @@ use ebla_proto::status::to_status;
 use ebla_proto::{convert, record};
 use ebla_routing::{ChubbyDirectory, HealthService, ReadinessCheck};
 use ebla_runtime::metrics::Source;
-use ebla_runtime::{ConnectionInfo, Runtime, ServeOptions, serve};
+use ebla_runtime::{Runtime, ServeOptions, serve};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
@@ -299,15 +299,11 @@ fn readiness(
     })
 }
 
-/// Passes the requests of members of the cluster on. Without TLS no caller can prove to be one, and every caller passes.
+/// Passes the requests of members of the cluster on.
 fn members_only(request: Request<()>) -> Result<Request<()>, Status> {
-    match request.extensions().get::<ConnectionInfo>() {
-        Some(info) if !info.security.allows_cluster_services() => {
-            let message =
-                "with TLS a master takes calls of tablet servers and masters only: send the call to a tablet server";
-            Err(to_status(&Error::new(Reason::PermissionDenied, message)))
-        }
-        _ => Ok(request),
+    match ebla_runtime::members_only(request.extensions()) {
+        Ok(()) => Ok(request),
+        Err(error) => Err(to_status(&error)),
     }
 }
 

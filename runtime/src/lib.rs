@@ -12,6 +12,7 @@
 //!     tasks            a tree of named tasks with an owner that stops and joins them
 //!   blocking           bounded thread pools for calls that wait for a disk
 //!   call_stream        small calls as messages of one gRPC stream
+//!   members_only       who may call the services between the parts of a cluster
 //!   tls                certificates from files, handshakes, and the role of the other end
 //!   peer               which connections are those of other servers
 //!   serve              a gRPC server on a listener, stopped with its tasks
@@ -35,6 +36,7 @@ mod connection_limit;
 pub mod failpoint;
 pub mod http_port;
 pub mod logging;
+pub mod members_only;
 pub mod metrics;
 pub mod net;
 pub mod panic_hook;
@@ -54,6 +56,7 @@ pub use clock::Clock;
 pub use connection_limit::{CONNECTIONS_MAX, ConnectionLimit};
 pub use failpoint::Failpoint;
 pub use http_port::{HttpPort, Readiness};
+pub use members_only::{callers_only, members_only};
 pub use metrics::Metrics;
 pub use net::{Connection, Listener, Net, Network};
 pub use resource_counter::{Reservation, ResourceCounter};

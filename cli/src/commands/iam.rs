@@ -1,5 +1,6 @@
 //! `ebla iam`: policies of instances, tables, column families and authorized views.
 
+use bytes::Bytes;
 use ebla_client::StoredPolicy;
 use ebla_model::access::{Member, Permission, Policy, Resource, Role};
 use ebla_model::error::{Error, Reason};
@@ -44,6 +45,7 @@ pub enum Iam {
     ///   ebla iam set web --add roles/bigtable.user=user:alice@example.org --remove roles/bigtable.reader=allAuthenticatedUsers
     ///   ebla iam set web --family private --add roles/ebla.familyAdmin=group:staff --add roles/ebla.familyReader=subject:job-7
     ///   ebla iam set web --view german --add roles/bigtable.reader=group:partners
+    ///   ebla iam set web --replace --add roles/bigtable.admin=group:operators
     ///
     /// Roles of instances, tables and views: roles/bigtable.viewer, reader, user, admin. Roles of column families: roles/ebla.familyReader,
     /// familyWriter, familyAdmin. A column family with a member of any role is accessible to its members only, a column family without
@@ -62,6 +64,10 @@ pub enum Iam {
         /// ROLE=MEMBER to remove; repeat for several
         #[arg(long, value_name = "ROLE=MEMBER", value_parser = parse_binding, required_unless_present = "add")]
         remove: Vec<(Role, Member)>,
+        /// Replace the policy by the members of --add instead of changing it, also one that is damaged and cannot be read: the lists of
+        /// the table's column families are then lost
+        #[arg(long, requires = "add", conflicts_with = "remove")]
+        replace: bool,
     },
     /// Show which permissions the caller has
     ///
@@ -126,9 +132,15 @@ pub async fn run(command: Iam, runtime: Runtime) -> Result<(), Failure> {
             show(&cluster, &resource, &stored);
             Ok(())
         }
-        Iam::Set { cluster, of, add, remove } => {
+        Iam::Set { cluster, of, add, remove, replace } => {
             let resource = of.resource(&cluster)?;
             let admin = cluster.client(&runtime).await?.admin();
+            if replace {
+                // Without an etag: the former policy is not read.
+                let stored = admin.set_policy(&resource, &Policy::new(add)?, Bytes::new()).await?;
+                show(&cluster, &resource, &stored);
+                return Ok(());
+            }
             for _attempt in 0..ATTEMPTS {
                 let before = admin.policy(&resource).await?;
                 let next = changed(&before.policy, &add, &remove)?;

@@ -3,6 +3,9 @@
 //!
 //! The master stores what it is given: fronts decide who may call (`tablet-server/src/front/access`). All policies of a table are in one
 //! file, so an etag changes with each of them. The policy of a view is in the file of the view (`crate::views`).
+//!
+//! A file that cannot be read, because it is damaged or of a later release, gives no access, and only administrators reach this code then. A policy of
+//! the instance or the table that is set without an etag replaces it as a whole.
 
 use ebla_chubby::{Compare, Revision, TransactionOutcome, Write, paths};
 use ebla_model::access::{Permission, Policy, Resource, TableAccess};
@@ -48,7 +51,7 @@ pub(crate) fn answer_test(
 /// The policy of a resource; an empty one if it has none.
 ///
 /// # Errors
-/// `NotFoundTable`, `NotFoundFamily`, `NotFound`, `InvalidArgument`; errors of Chubby.
+/// `NotFoundTable`, `NotFoundFamily`, `NotFound`, `InvalidArgument`; `FailedPrecondition` when the file cannot be read; errors of Chubby.
 async fn get(master: &ActiveMaster, request: iam::GetIamPolicyRequest) -> Result<iam::Policy, Error> {
     let resource: Resource = request.resource.parse()?;
     if let Resource::View(name) = &resource {
@@ -106,9 +109,10 @@ struct Stored {
     content: Content,
 }
 
+/// What a file contains, or why it cannot be read.
 enum Content {
-    Instance(Policy),
-    Table { access: TableAccess, schema: Box<crate::schema_store::Stored<ebla_model::TableSchema>> },
+    Instance(Result<Policy, Error>),
+    Table { access: Result<TableAccess, Error>, schema: Box<crate::schema_store::Stored<ebla_model::TableSchema>> },
 }
 
 impl Stored {
@@ -127,23 +131,40 @@ impl Stored {
         let value = file.map(|file| file.value);
         let content = match schema {
             Some(schema) => {
-                let access = value.map(table_access_from_bytes).transpose()?.unwrap_or_default();
+                let access = value.map_or_else(|| Ok(TableAccess::default()), table_access_from_bytes);
                 Content::Table { access, schema }
             }
-            None => Content::Instance(value.map(instance_access_from_bytes).transpose()?.unwrap_or_default()),
+            None => Content::Instance(value.map_or_else(|| Ok(Policy::default()), instance_access_from_bytes)),
         };
         Ok(Self { resource, path, modified, content })
     }
 
     fn policy(&self) -> Result<Policy, Error> {
         match (&self.content, &self.resource) {
-            (Content::Instance(policy), _) => Ok(policy.clone()),
-            (Content::Table { access, schema }, Resource::Family(_table, family)) => {
+            (Content::Instance(policy), _) => policy.clone().map_err(|error| self.unreadable(&error)),
+            (Content::Table { access, schema }, resource) => {
+                let access = access.as_ref().map_err(|error| self.unreadable(error))?;
+                let Resource::Family(_table, family) = resource else { return Ok(access.policy.clone()) };
                 let id = schema.value.require_family(family.as_str())?.id;
                 Ok(access.families.get(&id).cloned().unwrap_or_default())
             }
-            (Content::Table { access, .. }, _) => Ok(access.policy.clone()),
         }
+    }
+
+    fn unreadable(&self, error: &Error) -> Error {
+        let whose = match &self.resource {
+            Resource::Instance(instance) => instance.to_string(),
+            Resource::Table(table) | Resource::Family(table, _) => table.to_string(),
+            Resource::View(view) => view.to_string(),
+        };
+        Error::new(
+            Reason::FailedPrecondition,
+            format!(
+                "the policies of {whose} cannot be read ({}): an administrator can replace them with `ebla iam set --replace`; lists of \
+                 families are lost then",
+                error.message
+            ),
+        )
     }
 
     /// The write of the next content. It fails when the file or the schema of the table has changed meanwhile.
@@ -152,7 +173,7 @@ impl Stored {
             Some(modified) => Compare::Modified(self.path.clone(), modified),
             None => Compare::Absent(self.path.clone()),
         };
-        match self.content {
+        match &self.content {
             Content::Instance(_before) => {
                 Ok((vec![unchanged], Write::put(self.path, instance_access_to_bytes(&policy))))
             }
@@ -161,10 +182,76 @@ impl Stored {
                     Resource::Family(_table, family) => Some(family),
                     Resource::Instance(_) | Resource::Table(_) | Resource::View(_) => None,
                 };
-                let next = access.with_policy(family, policy, &schema.value)?;
+                let next = match (access, family) {
+                    (Ok(access), _) => access.with_policy(family, policy, &schema.value)?,
+                    (Err(_unreadable), None) => TableAccess::default().with_policy(None, policy, &schema.value)?,
+                    // The rest of the file would be lost without a word.
+                    (Err(error), Some(_family)) => return Err(self.unreadable(error)),
+                };
                 let same_schema = Compare::Modified(paths::table(schema.value.table), schema.modified);
                 Ok((vec![unchanged, same_schema], Write::put(self.path, table_access_to_bytes(&next))))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use ebla_model::access::{Member, Role};
+    use ebla_model::cell::FamilyName;
+    use ebla_model::id::TableId;
+    use ebla_model::schema::{TableName, TableSchema};
+
+    use super::*;
+
+    const DAMAGED: Bytes = Bytes::from_static(b"\xff\xff");
+
+    fn stored(resource: &str) -> Stored {
+        let resource: Resource = resource.parse().unwrap();
+        let modified = Some(Revision::new(7));
+        let Some(name) = resource.table().cloned() else {
+            let content = Content::Instance(instance_access_from_bytes(DAMAGED));
+            return Stored { resource, path: "access/instances/p/i".to_owned(), modified, content };
+        };
+        let schema = schema(&name);
+        let path = paths::table_access(schema.value.table);
+        let content = Content::Table { access: table_access_from_bytes(DAMAGED), schema: Box::new(schema) };
+        Stored { resource, path, modified, content }
+    }
+
+    fn schema(name: &TableName) -> crate::schema_store::Stored<TableSchema> {
+        let family = (FamilyName::new("f").unwrap(), None);
+        let value = TableSchema::new(TableId::new(9), name.clone(), [family]).unwrap();
+        crate::schema_store::Stored { value, modified: Revision::new(5) }
+    }
+
+    fn policy(role: Role) -> Policy {
+        Policy::new([(role, "subject:alice".parse::<Member>().unwrap())]).unwrap()
+    }
+
+    #[test]
+    fn a_policy_that_cannot_be_read_is_reported_and_can_be_replaced_as_a_whole() {
+        for resource in ["projects/p/instances/i", "projects/p/instances/i/tables/t"] {
+            let refused = stored(resource).policy().unwrap_err();
+            let names_it = refused.message.starts_with(&format!("the policies of {resource} cannot be read"));
+            assert!(refused.reason == Reason::FailedPrecondition && names_it, "{refused}");
+            let next = policy(Role::Reader);
+            let (compares, write) = stored(resource).replacement(next.clone()).unwrap();
+            let Write::Put { path, value, .. } = write else { panic!("{resource} is deleted") };
+            assert!(compares.contains(&Compare::Modified(path, Revision::new(7))), "only what was read is replaced");
+            let written = match resource.contains("tables") {
+                true => table_access_from_bytes(value).unwrap().policy,
+                false => instance_access_from_bytes(value).unwrap(),
+            };
+            assert_eq!(written, next);
+        }
+    }
+
+    #[test]
+    fn the_list_of_a_family_does_not_replace_what_cannot_be_read() {
+        let family = "projects/p/instances/i/tables/t/columnFamilies/f";
+        let refused = stored(family).replacement(policy(Role::FamilyReader)).unwrap_err();
+        assert!(refused.message.contains("--replace"), "{refused}");
     }
 }

@@ -25,6 +25,8 @@ use std::future::{Future, pending};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ebla_model::time::Micros;
 use ebla_mounttable_tree::error::{Error, Reason};
 use ebla_mounttable_tree::identity::{ALL_PRINCIPALS, BlessingName, NO_EXTENSION, SEPARATOR};
@@ -43,6 +45,8 @@ const EXPIRY_DELAY: Duration = Duration::from_millis(250);
 
 /// The longest token.
 const TOKEN_BYTES_MAX: usize = 8 * 1024;
+/// The longest modulus of an RSA key, in bytes. Callers without a valid token cause verifications.
+const RSA_BYTES_MAX: usize = 512;
 /// The length of an Ed25519 public key.
 const ED25519_BYTES: usize = 32;
 /// The number of cached verified tokens. Callers send the same one for minutes.
@@ -305,14 +309,25 @@ fn refused(message: &str) -> Error {
     Error::new(Reason::NotAuthenticated, message)
 }
 
-/// The usable keys of a JWK Set; an error if there are none.
+/// The usable keys of a JWK Set; an error if there are none, or an RSA key is so large that each verification would take long.
 fn usable_keys(set: &str) -> Result<Vec<Key>, String> {
     let set: JwkSet = serde_json::from_str(set).map_err(|error| format!("no JWK Set: {error}"))?;
+    if set.keys.iter().any(is_too_large) {
+        return Err(
+            "a key of the JWK Set is an RSA key of more than 4096 bits: use one of 2048 to 4096 bits".to_owned()
+        );
+    }
     let keys: Vec<Key> = set.keys.iter().filter_map(usable).collect();
     if keys.is_empty() {
         return Err("the JWK Set has no public key (RSA, EC P-256 or P-384, Ed25519) for signatures".to_owned());
     }
     Ok(keys)
+}
+
+fn is_too_large(jwk: &Jwk) -> bool {
+    let AlgorithmParameters::RSA(key) = &jwk.algorithm else { return false };
+    let modulus = URL_SAFE_NO_PAD.decode(&key.n).unwrap_or_default();
+    modulus.iter().skip_while(|byte| **byte == 0).count() > RSA_BYTES_MAX
 }
 
 /// The key in a usable form; `None` if it cannot verify signatures.

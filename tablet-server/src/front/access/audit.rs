@@ -2,7 +2,8 @@
 //!
 //! A record is one line of JSON: time, identity, peer, method, resource, families, decision, id of the request. It contains no keys, no
 //! values and no part of a token. Records wait in a bounded queue for the task that writes them. When the queue is full, records are
-//! dropped and counted, and the next record that is written says how many: a call never waits for the log.
+//! dropped and counted, and the next record that is written says how many: a call never waits for the log. Callers without an identity can send
+//! as many calls as they like, so their refusals fill at most half of the queue: the other half is for what callers with an identity do.
 //!
 //! Without a file the records go to the process's own log, with the target `ebla::audit`.
 
@@ -23,6 +24,8 @@ use super::KnownCaller;
 
 /// Records that wait to be written.
 const QUEUE_MAX: usize = 8_192;
+/// The part of the queue that stays free of records of callers without an identity.
+const IDENTIFIED_ONLY: usize = QUEUE_MAX / 2;
 /// The longest text of a record, in bytes; longer ones are cut.
 const TEXT_BYTES_MAX: usize = 512;
 /// The most families of a record.
@@ -131,6 +134,10 @@ impl AuditLog {
 
     /// Records a call without a valid identity.
     pub(super) fn record_unauthenticated(&self, peer: &str, request: &str, method: &str, decision: Decision) {
+        if self.queue.capacity() <= IDENTIFIED_ONLY {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         self.record(None, (peer, request), method, "", &[], decision);
     }
 
@@ -301,5 +308,21 @@ mod tests {
         let mut second = records.try_recv().unwrap();
         add_dropped(&mut second, &log.dropped);
         assert_eq!(second.get("dropped_before"), None);
+    }
+    #[test]
+    fn calls_without_an_identity_leave_half_of_the_queue_to_others() {
+        let (log, mut records) = AuditLog::with_queue(AuditedData::Refusals, Clock::manual());
+        let refused = Decision::Refused(Reason::Unauthenticated);
+        for _ in 0..QUEUE_MAX {
+            log.record_unauthenticated("10.0.0.1:9", "", "/ReadRows", refused);
+        }
+        assert_eq!(log.dropped.load(Ordering::Relaxed) as usize, QUEUE_MAX / 2);
+        log.record_admin(&caller(), "DeleteTable", "projects/p", Decision::Permitted);
+        let mut received = Vec::new();
+        while let Ok(record) = records.try_recv() {
+            received.push(record);
+        }
+        assert_eq!(received.len(), QUEUE_MAX / 2 + 1);
+        assert_eq!(received.last().unwrap()["method"], "DeleteTable");
     }
 }

@@ -268,3 +268,14 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_rsa_key_of_more_than_4096_bits_is_refused() {
+    let keys = |bytes: usize| {
+        let key = json!({"kty": "RSA", "n": URL_SAFE_NO_PAD.encode(vec![0xff; bytes]), "e": "AQAB"});
+        TokenConfig { issuers: vec![issuer(ISSUER, json!({"keys": [key]}).to_string())], audience: "names".to_owned() }
+    };
+    assert!(TokenVerifier::new(&keys(512), clock()).is_ok());
+    let refused = TokenVerifier::new(&keys(513), clock()).unwrap_err();
+    assert!(refused.message.contains("more than 4096 bits"), "{refused}");
+}

@@ -234,3 +234,38 @@ fn a_token_that_was_verified_with_former_keys_is_not_remembered() {
     verifier.remember([7; 32], &verified, &former, verifier.clock.wall());
     assert_eq!(verifier.trusted.read().verified.len(), before);
 }
+
+#[test]
+fn an_rsa_key_of_more_than_4096_bits_is_refused() {
+    let jwk = |bytes: usize, zeros: usize| {
+        let modulus = [vec![0; zeros], vec![0xff; bytes]].concat();
+        let key = json!({"kty": "RSA", "n": URL_SAFE_NO_PAD.encode(modulus), "e": "AQAB"});
+        json!({"keys": [key]}).to_string()
+    };
+    for (bytes, zeros) in [(256, 0), (512, 0), (512, 1)] {
+        assert!(verifier_with(&jwk(bytes, zeros)).is_ok(), "{bytes} bytes");
+    }
+    // DER: the lengths of an integer of 513 bytes, which begins with a zero as its first bit is set, and of what contains it.
+    let integer = |bytes: &[u8]| element(0x02, bytes);
+    let modulus = [vec![0], vec![0xff; 513]].concat();
+    let numbers = element(0x30, &[integer(&modulus), integer(&[1, 0, 1])].concat());
+    let rsa = [0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00];
+    let bits = element(0x03, &[&[0], &numbers[..]].concat());
+    let info = element(0x30, &[element(0x30, &rsa), bits].concat());
+    let pem = format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", STANDARD.encode(info));
+    for file in [jwk(513, 0), jwk(1_024, 2), pem] {
+        let refused = verifier_with(&file).unwrap_err();
+        assert!(
+            refused.reason == Reason::InvalidArgument && refused.message.contains("more than 4096 bits"),
+            "{refused}"
+        );
+    }
+    assert!(verifier_with(&jwk(255, 0)).unwrap_err().message.contains("usable"), "a smaller one is ignored");
+}
+
+/// A DER element.
+fn element(tag: u8, content: &[u8]) -> Vec<u8> {
+    let [.., high, low] = content.len().to_be_bytes();
+    let length = if content.len() < 0x80 { vec![low] } else { vec![0x82, high, low] };
+    [&[tag], &length[..], content].concat()
+}
