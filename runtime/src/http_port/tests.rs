@@ -20,7 +20,10 @@ struct Fixture {
 
 impl Fixture {
     async fn start() -> Self {
-        let runtime = Runtime::system("test");
+        Self::start_on(Runtime::system("test")).await
+    }
+
+    async fn start_on(runtime: Runtime) -> Self {
         let process = Arc::new(ProcessSource::new("test", "1.2.3", Clock::system(), None));
         let (metrics, readiness) = (Metrics::default(), Readiness::not_ready("opening its stores"));
         metrics.register(Arc::clone(&process) as Arc<dyn Source>);
@@ -168,4 +171,57 @@ async fn a_client_that_does_not_read_ends_its_connection() {
     };
     let write = async { limited.write_all(&[0; 4_096]).await.unwrap() };
     futures::join!(read, write);
+}
+
+/// A client of HTTP/1.1 with TLS, with a certificate if it has one.
+fn tls_client(ca: &str, own: Option<(String, String)>) -> tokio_rustls::TlsConnector {
+    use rustls::pki_types::pem::PemObject as _;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(ca.as_bytes()).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_root_certificates(roots);
+    let mut config = match own {
+        None => config.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()];
+            config.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap()).unwrap()
+        }
+    };
+    // As a browser or Prometheus offers it.
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    tokio_rustls::TlsConnector::from(Arc::new(config))
+}
+
+#[tokio::test]
+async fn with_tls_the_port_serves_http_1_and_knows_its_callers() {
+    use crate::tls::tests::{Authority, Folder, Validity};
+    let ca = Authority::new("ca");
+    let server = Folder::new(&ca.pem, Some(ca.sign(Some("tablet-server/a"), Validity::Now)));
+    let mut runtime = Runtime::system("test");
+    runtime.net = runtime.net.with_tls(server.open().unwrap());
+    let fixture = Fixture::start_on(runtime).await;
+    let get = async |own: Option<(String, String)>, path: &str| {
+        let stream = fixture.connect().await;
+        let name = rustls::pki_types::ServerName::try_from("127.0.0.1").unwrap();
+        let mut stream = tls_client(&ca.pem, own).connect(name, stream).await.unwrap();
+        let negotiated = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
+        assert_eq!(negotiated.as_deref(), Some(&b"http/1.1"[..]));
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut response = Vec::new();
+        let _no_close_notify = stream.read_to_end(&mut response).await;
+        String::from_utf8(response).unwrap()
+    };
+    let sign = |identity| Some(ca.sign(Some(identity), Validity::Now));
+    assert!(get(None, "/healthz").await.ends_with("ok\n"));
+    assert!(get(None, "/debug/").await.contains("--token (hidden)"), "without a certificate on the same machine");
+    assert!(get(sign("mounttable/a"), "/debug/").await.contains("--token (hidden)"));
+    let of_client = get(sign("client/a"), "/debug/").await;
+    assert!(of_client.contains("version     1.2.3\n") && !of_client.contains("--token"), "{of_client}");
+    assert!(get(sign("client/a"), "/metrics").await.contains("\nebla_build{"));
+    // Without TLS a client is refused with the reason.
+    let plain = fixture.get("/healthz").await;
+    assert!(plain.starts_with("HTTP/1.1 400 "), "{plain}");
 }
