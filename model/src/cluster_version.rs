@@ -114,6 +114,8 @@ pub enum Feature {
     LocalityGroups,
     /// Quotas: records of schemas from version 4 on.
     Quotas,
+    /// Copies of tablets that begin before the tablet departs: steps of moves (`crate::tablet_move`).
+    CopiesAhead,
 }
 
 impl Feature {
@@ -121,7 +123,9 @@ impl Feature {
     #[must_use]
     pub const fn since(self) -> ClusterVersion {
         match self {
-            Self::AggregateFamilies | Self::LocalityGroups | Self::Quotas => ClusterVersion::RECORDED,
+            Self::AggregateFamilies | Self::LocalityGroups | Self::Quotas | Self::CopiesAhead => {
+                ClusterVersion::RECORDED
+            }
         }
     }
 
@@ -132,6 +136,7 @@ impl Feature {
             Self::AggregateFamilies => "aggregate column families",
             Self::LocalityGroups => "locality groups",
             Self::Quotas => "quotas",
+            Self::CopiesAhead => "copies of tablets ahead of their moves",
         }
     }
 
@@ -142,6 +147,7 @@ impl Feature {
             Self::AggregateFamilies => schema.families.iter().any(|family| family.aggregator.is_some()),
             Self::LocalityGroups => !schema.locality_groups.is_empty(),
             Self::Quotas => !schema.quotas.is_empty(),
+            Self::CopiesAhead => false,
         }
     }
 
@@ -241,7 +247,7 @@ mod tests {
 
     #[test]
     fn every_feature_can_be_activated_by_this_release() {
-        for feature in [Feature::AggregateFamilies, Feature::LocalityGroups, Feature::Quotas] {
+        for feature in [Feature::AggregateFamilies, Feature::LocalityGroups, Feature::Quotas, Feature::CopiesAhead] {
             assert!(SupportedVersions::OWN.contains(feature.since()), "{}", feature.name());
             assert_eq!(feature.check(feature.since()), Ok(()));
         }

@@ -138,6 +138,10 @@ counted_id! {
     Generation(u64)
 }
 counted_id! {
+    /// One attempt to copy a tablet ahead of its move, drawn at random: no other attempt has it.
+    CopyId(u64)
+}
+counted_id! {
     /// A column family among those of its table. A recreated family is another one.
     FamilyId(u32)
 }

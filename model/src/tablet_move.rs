@@ -12,6 +12,23 @@
 //!   Forget    forgets the move
 //! ```
 //!
+//! **Copies made ahead.** Since cluster version 2 ([`crate::cluster_version::Feature::CopiesAhead`]) the content is copied before
+//! `Out`, while the source serves the tablet:
+//!
+//! ```text
+//!   source                          target
+//!             serving                Begin     importing, empty
+//!                                    Chunk ... cells and tokens, up to Difference(0)
+//!                                    Chunk ... what has changed since, each up to the next Difference(n)
+//!   Out       departing              Chunk ... the last difference, and the sessions
+//!                                    Finish
+//! ```
+//!
+//! A difference has the present content of every cell that was changed. The leader of the source keeps the record of these changes in
+//! memory. So only this leader can end the move; another one that finds such a departure takes the tablet back. Each attempt has a
+//! [`CopyId`], which is in all of its steps: a late chunk of another attempt has content that is old, and is refused. An attempt that is
+//! given up before `Out` ends with `Abandon`; the leader of the target sends it too when a copy has made no progress for long.
+//!
 //! **Identity.** A move is identified by the tablet and its generation in the source. No two moves are alike: a finished one and
 //! one that was taken back both raise the generation.
 //!
@@ -28,7 +45,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::error::Error;
-use crate::id::{Generation, GroupId, LogIndex, OperationId, SessionId, TableId, TabletId};
+use crate::id::{CopyId, Generation, GroupId, LogIndex, OperationId, SessionId, TableId, TabletId};
 use crate::key::KeyRange;
 use crate::metadata::{GroupDescriptor, TabletDescriptor};
 use crate::schema::TableSchema;
@@ -53,6 +70,8 @@ pub enum MoveStep {
         target: GroupDescriptor,
         /// The target's ticket.
         ticket: LogIndex,
+        /// The copy that the target has already, but for the last difference; `None`: none.
+        copy: Option<CopyId>,
     },
     /// Source: the target serves the tablet; it is removed here.
     Done,
@@ -68,6 +87,8 @@ pub enum MoveStep {
     Finish,
     /// Target: refuses the move for ever, unless it has finished.
     Refuse,
+    /// Target: ends this copy, unless the move has finished. Another attempt may follow.
+    Abandon(CopyId),
     /// Target: the source has removed the tablet; the move can be forgotten.
     Confirm,
 }
@@ -75,7 +96,7 @@ pub enum MoveStep {
 impl MoveStep {
     /// Whether the step belongs to the target's log.
     pub const fn is_of_target(&self) -> bool {
-        matches!(self, Self::Begin(_) | Self::Chunk(_) | Self::Finish | Self::Refuse | Self::Confirm)
+        matches!(self, Self::Begin(_) | Self::Chunk(_) | Self::Finish | Self::Refuse | Self::Abandon(_) | Self::Confirm)
     }
 }
 
@@ -107,6 +128,18 @@ pub struct ImportStart {
     pub drops: Vec<(OperationId, KeyRange)>,
     /// The source may have forgotten operations below this one.
     pub drops_known_from: OperationId,
+    /// The attempt, if the source still serves the tablet.
+    pub copy: Option<CopyId>,
+}
+
+impl ImportStart {
+    /// Whether what was sent with the beginning of a copy holds at `later` too: the content follows from the changed cells alone.
+    pub fn holds(&self, later: &Self) -> bool {
+        self.range == later.range
+            && self.schema == later.schema
+            && self.drops == later.drops
+            && self.drops_known_from == later.drops_known_from
+    }
 }
 
 /// A part of a tablet's content.
@@ -122,6 +155,28 @@ pub struct ImportChunk {
     pub tokens: Vec<ImportedToken>,
     /// Sessions of the source.
     pub sessions: Vec<ImportedSession>,
+    /// The attempt, if the copy began ahead of the move.
+    pub copy: Option<CopyId>,
+    /// What a difference removes; it comes before the cells.
+    pub removed: RemovedCells,
+    /// The source's log time and GC time when it read a difference: the target's must not be earlier.
+    pub times: Option<(Micros, Micros)>,
+}
+
+/// Cells that the source has removed since they were copied.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RemovedCells {
+    /// Ranges of keys, each with its first key and the first one behind it; an empty one is the end of the tablet.
+    pub ranges: Vec<(Bytes, Bytes)>,
+    /// Single keys. They come after the ranges.
+    pub keys: Vec<Bytes>,
+}
+
+impl RemovedCells {
+    /// Whether nothing is removed.
+    pub const fn is_empty(&self) -> bool {
+        self.ranges.is_empty() && self.keys.is_empty()
+    }
 }
 
 /// An idempotency token of a row of the tablet.
@@ -146,7 +201,8 @@ pub struct ImportedSession {
     pub idle: Duration,
 }
 
-/// A position in the content of a tablet: cells, then tokens, then sessions, each ascending.
+/// A position in the content of a tablet: cells, then tokens, then differences if the copy began ahead of the move, then sessions, each
+/// ascending.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum ImportPosition {
     /// Before everything.
@@ -156,7 +212,9 @@ pub enum ImportPosition {
     Cell(Bytes),
     /// After all cells, and the token with this key.
     Token(Bytes),
-    /// After all tokens, and this session.
+    /// After all cells and tokens, and this number of differences.
+    Difference(u64),
+    /// After all tokens and differences, and this session.
     Session(SessionId),
     /// After everything.
     End,
@@ -164,6 +222,7 @@ pub enum ImportPosition {
 
 const CELL: u8 = b'c';
 const TOKEN: u8 = b't';
+const DIFFERENCE: u8 = b'd';
 const SESSION: u8 = b's';
 const END: &[u8] = b"z";
 
@@ -174,6 +233,7 @@ impl ImportPosition {
             Self::Start => Bytes::new(),
             Self::Cell(key) => [&[CELL], key.as_ref()].concat().into(),
             Self::Token(key) => [&[TOKEN], key.as_ref()].concat().into(),
+            Self::Difference(number) => [&[DIFFERENCE][..], &number.to_be_bytes()].concat().into(),
             Self::Session(session) => [&[SESSION][..], &session.to_bytes()].concat().into(),
             Self::End => Bytes::from_static(END),
         }
@@ -189,6 +249,10 @@ impl ImportPosition {
             None => Ok(Self::Start),
             Some((&CELL, _)) => Ok(Self::Cell(bytes.slice(1..))),
             Some((&TOKEN, _)) => Ok(Self::Token(bytes.slice(1..))),
+            Some((&DIFFERENCE, number)) => number
+                .try_into()
+                .map(|number| Self::Difference(u64::from_be_bytes(number)))
+                .map_err(|_length| damaged()),
             Some((&SESSION, id)) => SessionId::from_bytes(id).map(Self::Session).ok_or_else(damaged),
             Some(_) if bytes.as_ref() == END => Ok(Self::End),
             Some(_) => Err(damaged()),
@@ -216,6 +280,8 @@ pub struct Departure {
     pub target: GroupDescriptor,
     /// The target's ticket.
     pub ticket: LogIndex,
+    /// The copy that the target had when the tablet departed.
+    pub copy: Option<CopyId>,
     /// How far the move is.
     pub phase: DeparturePhase,
 }
@@ -253,6 +319,8 @@ pub struct Arrival {
     pub range: KeyRange,
     /// The source.
     pub source: GroupId,
+    /// The attempt, if the copy began ahead of the move.
+    pub copy: Option<CopyId>,
     /// How far the move is.
     pub progress: ArrivalProgress,
 }
@@ -284,13 +352,14 @@ mod tests {
             ImportPosition::Cell(Bytes::from_static(b"\x02\x05row\0\0")),
             ImportPosition::Cell(Bytes::new()),
             ImportPosition::Token(Bytes::from_static(b"token")),
+            ImportPosition::Difference(3),
             ImportPosition::Session(SessionId::new(77)),
             ImportPosition::End,
         ];
         for position in positions {
             assert_eq!(ImportPosition::from_bytes(&position.to_bytes()), Ok(position));
         }
-        for bytes in [&b"sshort"[..], b"zz", b"?"] {
+        for bytes in [&b"sshort"[..], b"d1", b"zz", b"?"] {
             assert!(ImportPosition::from_bytes(&Bytes::from_static(bytes)).is_err());
         }
     }

@@ -14,7 +14,9 @@ use ebla_model::codec::CellKey;
 use ebla_model::command::{Command, CommandKind};
 use ebla_model::filter::Filter;
 use ebla_model::gc::GcRule;
-use ebla_model::id::{FamilyId, Generation, GroupId, LogIndex, Sequence, ServerId, SessionId, TableId, TabletId};
+use ebla_model::id::{
+    CopyId, FamilyId, Generation, GroupId, LogIndex, Sequence, ServerId, SessionId, TableId, TabletId,
+};
 use ebla_model::idempotency::TokenRecord;
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor, row_key};
@@ -160,6 +162,7 @@ fn group_records(tablet: &TabletDescriptor) -> Vec<Bytes> {
         tablet: tablet.clone(),
         target: group.clone(),
         ticket: LogIndex::new(4),
+        copy: Some(CopyId::new(7)),
         phase: DeparturePhase::Copying,
     };
     let arrival = Arrival {
@@ -167,6 +170,7 @@ fn group_records(tablet: &TabletDescriptor) -> Vec<Bytes> {
         table: tablet.table,
         range: tablet.range.clone(),
         source: GroupId::new(6),
+        copy: None,
         progress: ArrivalProgress::Importing(ImportPosition::Session(SessionId::new(9))),
     };
     let dropped = DroppedRows { table: tablet.table, range: KeyRange::prefix(b"com.") };

@@ -65,6 +65,8 @@ pub enum Failpoint {
     MoveForgetsTokens,
     /// The target of a move does not take over the times of the source.
     MoveForgetsTime,
+    /// What has changed in a tablet since its copy is not sent when it departs.
+    MoveForgetsDifference,
     /// A snapshot leaves out the sessions.
     SnapshotForgetsSessions,
     /// A snapshot leaves out the cells of one tablet.
@@ -116,7 +118,7 @@ static ENABLED: AtomicU8 = AtomicU8::new(NONE);
 
 impl Failpoint {
     /// All failpoints.
-    pub const ALL: [Self; 46] = [
+    pub const ALL: [Self; 47] = [
         Self::VoteAfterRestart,
         Self::AckBeforeSync,
         Self::VoteNotSaved,
@@ -144,6 +146,7 @@ impl Failpoint {
         Self::MoveKeepsWriting,
         Self::MoveForgetsTokens,
         Self::MoveForgetsTime,
+        Self::MoveForgetsDifference,
         Self::SnapshotForgetsSessions,
         Self::SnapshotLosesTablet,
         Self::SchemaNotSaved,

@@ -15,12 +15,16 @@ use futures::future::BoxFuture;
 pub enum Step {
     /// Move of a tablet, leader of the source: the target has given a ticket.
     MoveTicket,
-    /// Leader of the source: the tablet departs, and is not served.
-    MoveOut,
     /// Leader of the source: the target has begun to import.
     MoveBegin,
     /// Leader of the source: the target has applied a chunk.
     MoveChunk,
+    /// Leader of the source: the target has a copy of the tablet, which is still served.
+    MoveCopied,
+    /// Leader of the source: the tablet departs, and is not served.
+    MoveOut,
+    /// Leader of the source: the target has the last difference.
+    MoveDifference,
     /// Leader of the source: the target serves the tablet.
     MoveFinish,
     /// Leader of the source: the tablet is removed there.
@@ -67,11 +71,13 @@ pub enum Step {
 
 impl Step {
     /// All steps, each operation's in order.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 27] = [
         Self::MoveTicket,
-        Self::MoveOut,
         Self::MoveBegin,
         Self::MoveChunk,
+        Self::MoveCopied,
+        Self::MoveOut,
+        Self::MoveDifference,
         Self::MoveFinish,
         Self::MoveDone,
         Self::MoveConfirm,

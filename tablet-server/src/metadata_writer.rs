@@ -23,6 +23,7 @@ use ebla_client::locate::LeaderHint;
 use parking_lot::Mutex;
 
 use ebla_client::{Cluster, Directory};
+use ebla_model::cluster_version::ClusterVersion;
 use ebla_model::error::{Error, Reason};
 use ebla_model::highest_ids::HighestIds;
 use ebla_model::id::{GroupId, LogIndex, ReplicaId, ServerId, TabletId};
@@ -316,6 +317,10 @@ impl TabletHost for MetadataWriter {
             });
             futures::future::join_all(asked).await.into_iter().flatten().collect()
         })
+    }
+
+    fn active_version(&self) -> ClusterVersion {
+        self.directory.active_version()
     }
 
     fn import_ticket<'a>(&'a self, target: &'a GroupDescriptor) -> BoxFuture<'a, Result<LogIndex, Error>> {

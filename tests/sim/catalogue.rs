@@ -9,7 +9,7 @@ use crate::process::{Ran, run_concurrently, start};
 
 /// The faults with the plans that find them. `LeaseFromResponse`, `SchemaNotSaved`, `DivideForgetsSessions` and `DamageNotExamined` are missing: it
 /// may take dozens of seeds to find them.
-const CATALOGUE: [(Failpoint, &str); 42] = [
+const CATALOGUE: [(Failpoint, &str); 43] = [
     (Failpoint::VoteAfterRestart, "votes"),
     (Failpoint::AckBeforeSync, "outage"),
     (Failpoint::VoteNotSaved, "votes"),
@@ -33,6 +33,7 @@ const CATALOGUE: [(Failpoint, &str); 42] = [
     (Failpoint::MoveForgetsTime, "drift"),
     (Failpoint::MoveKeepsWriting, "moves"),
     (Failpoint::MoveForgetsTokens, "transit"),
+    (Failpoint::MoveForgetsDifference, "transit"),
     (Failpoint::DropIgnoresMove, "transit"),
     (Failpoint::TokenForgotten, "sums"),
     (Failpoint::AdditionUnlatched, "sums"),

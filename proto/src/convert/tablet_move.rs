@@ -5,10 +5,11 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use ebla_model::{
     Error, Generation, GroupId, LogIndex, Micros, OperationId, SessionId, TableId, TabletId,
+    id::CopyId,
     session::SessionWindow,
     tablet_move::{
         Arrival, ArrivalProgress, Departure, DeparturePhase, DroppedRows, ImportChunk, ImportPosition, ImportStart,
-        ImportStatus, ImportedSession, ImportedToken, MoveId, MoveStep,
+        ImportStatus, ImportedSession, ImportedToken, MoveId, MoveStep, RemovedCells,
     },
 };
 
@@ -27,9 +28,11 @@ use crate::{command as wire, record};
 pub fn step_to_proto(id: MoveId, step: &MoveStep) -> wire::Move {
     use wire::r#move::Step;
     let step = match step {
-        MoveStep::Out { target, ticket } => {
-            Step::Out(wire::MoveOut { target: Some(group_to_proto(target)), ticket: ticket.get() })
-        }
+        MoveStep::Out { target, ticket, copy } => Step::Out(wire::MoveOut {
+            target: Some(group_to_proto(target)),
+            ticket: ticket.get(),
+            copy: copy.map(CopyId::get),
+        }),
         MoveStep::Done => Step::Done(true),
         MoveStep::Back => Step::Back(true),
         MoveStep::Forget => Step::Forget(true),
@@ -37,6 +40,7 @@ pub fn step_to_proto(id: MoveId, step: &MoveStep) -> wire::Move {
         MoveStep::Chunk(chunk) => Step::Chunk(chunk_to_proto(chunk)),
         MoveStep::Finish => Step::Finish(true),
         MoveStep::Refuse => Step::Refuse(true),
+        MoveStep::Abandon(copy) => Step::Abandon(copy.get()),
         MoveStep::Confirm => Step::Confirm(true),
     };
     wire::Move { tablet: id.tablet.get(), generation: id.generation.get(), step: Some(step) }
@@ -53,6 +57,7 @@ pub fn step_from_proto(message: wire::Move) -> Result<(MoveId, MoveStep), Error>
         Step::Out(out) => MoveStep::Out {
             target: group_from_proto(&required(out.target, "move command: target")?)?,
             ticket: LogIndex::new(out.ticket),
+            copy: out.copy.map(CopyId::new),
         },
         Step::Done(_) => MoveStep::Done,
         Step::Back(_) => MoveStep::Back,
@@ -61,6 +66,7 @@ pub fn step_from_proto(message: wire::Move) -> Result<(MoveId, MoveStep), Error>
         Step::Chunk(chunk) => MoveStep::Chunk(chunk_from_proto(chunk)?),
         Step::Finish(_) => MoveStep::Finish,
         Step::Refuse(_) => MoveStep::Refuse,
+        Step::Abandon(copy) => MoveStep::Abandon(CopyId::new(copy)),
         Step::Confirm(_) => MoveStep::Confirm,
     };
     Ok((id, step))
@@ -80,6 +86,7 @@ fn start_to_proto(start: &ImportStart) -> wire::ImportBegin {
         gc_time_micros: start.gc_time.get(),
         drops: start.drops.iter().map(drop).collect(),
         drops_known_from: start.drops_known_from.get(),
+        copy: start.copy.map(CopyId::get),
     }
 }
 
@@ -97,11 +104,13 @@ fn start_from_proto(start: wire::ImportBegin) -> Result<ImportStart, Error> {
         gc_time: Micros::new(start.gc_time_micros),
         drops: start.drops.into_iter().map(drop).collect::<Result<_, Error>>()?,
         drops_known_from: OperationId::new(start.drops_known_from),
+        copy: start.copy.map(CopyId::new),
     })
 }
 
 fn chunk_to_proto(chunk: &ImportChunk) -> wire::ImportChunk {
     let cell = |(key, value): &(Bytes, Bytes)| wire::KeyValue { key: key.clone(), value: value.clone() };
+    let range = |(from, to): &(Bytes, Bytes)| wire::CellKeyRange { from: from.clone(), to: to.clone() };
     let token = |one: &ImportedToken| wire::ImportToken {
         key: one.key.clone(),
         remaining_micros: i64::try_from(one.remaining.as_micros()).unwrap_or(i64::MAX),
@@ -118,6 +127,11 @@ fn chunk_to_proto(chunk: &ImportChunk) -> wire::ImportChunk {
         cells: chunk.cells.iter().map(cell).collect(),
         tokens: chunk.tokens.iter().map(token).collect(),
         sessions: chunk.sessions.iter().map(session).collect(),
+        copy: chunk.copy.map(CopyId::get),
+        removed_ranges: chunk.removed.ranges.iter().map(range).collect(),
+        removed: chunk.removed.keys.clone(),
+        time_micros: chunk.times.map(|(time, _gc_time)| time.get()),
+        gc_time_micros: chunk.times.map(|(_time, gc_time)| gc_time.get()),
     }
 }
 
@@ -140,6 +154,12 @@ fn chunk_from_proto(chunk: wire::ImportChunk) -> Result<ImportChunk, Error> {
         cells: chunk.cells.into_iter().map(|cell| (cell.key, cell.value)).collect(),
         tokens: chunk.tokens.into_iter().map(token).collect(),
         sessions: chunk.sessions.into_iter().map(session).collect::<Result<_, Error>>()?,
+        copy: chunk.copy.map(CopyId::new),
+        removed: RemovedCells {
+            ranges: chunk.removed_ranges.into_iter().map(|range| (range.from, range.to)).collect(),
+            keys: chunk.removed,
+        },
+        times: chunk.time_micros.map(Micros::new).zip(chunk.gc_time_micros.map(Micros::new)),
     })
 }
 
@@ -175,6 +195,7 @@ pub fn departure_to_bytes(departure: &Departure) -> Bytes {
         target: Some(group_to_proto(&departure.target)),
         ticket: departure.ticket.get(),
         left: departure.phase == DeparturePhase::Left,
+        copy: departure.copy.map(CopyId::get),
     })
 }
 
@@ -188,6 +209,7 @@ pub fn departure_from_bytes(bytes: impl Buf) -> Result<Departure, Error> {
         tablet: descriptor_from_proto(&required(stored.tablet, "departure: tablet")?)?,
         target: group_from_proto(&required(stored.target, "departure: target")?)?,
         ticket: LogIndex::new(stored.ticket),
+        copy: stored.copy.map(CopyId::new),
         phase: if stored.left { DeparturePhase::Left } else { DeparturePhase::Copying },
     })
 }
@@ -205,6 +227,7 @@ pub fn arrival_to_bytes(tablet: TabletId, arrival: &Arrival) -> Bytes {
             ArrivalProgress::Importing(position) => Some(position.to_bytes()),
             ArrivalProgress::Served => None,
         },
+        copy: arrival.copy.map(CopyId::get),
     })
 }
 
@@ -219,6 +242,7 @@ pub fn arrival_from_bytes(bytes: impl Buf) -> Result<Arrival, Error> {
         table: TableId::new(stored.table),
         range: key_range_from_proto(&required(stored.range, "arrival: range")?)?,
         source: GroupId::new(stored.source),
+        copy: stored.copy.map(CopyId::new),
         progress: match &stored.position {
             Some(position) => ArrivalProgress::Importing(ImportPosition::from_bytes(position)?),
             None => ArrivalProgress::Served,
@@ -275,6 +299,7 @@ mod tests {
             gc_time: Micros::new(8),
             drops: vec![(OperationId::new(5), KeyRange::all())],
             drops_known_from: OperationId::new(2),
+            copy: None,
         };
         let chunk = ImportChunk {
             from: ImportPosition::Start,
@@ -286,9 +311,28 @@ mod tests {
                 result: Some(Bytes::from_static(b"r")),
             }],
             sessions: vec![ImportedSession { session: SessionId::new(9), window, idle: Duration::from_micros(77) }],
+            copy: None,
+            removed: RemovedCells::default(),
+            times: None,
+        };
+        let copy = Some(CopyId::new(8));
+        let difference = ImportChunk {
+            from: ImportPosition::Difference(0),
+            to: ImportPosition::Difference(1),
+            copy,
+            removed: RemovedCells {
+                ranges: vec![(Bytes::from_static(b"a"), Bytes::from_static(b"b"))],
+                keys: vec![Bytes::from_static(b"c")],
+            },
+            times: Some((Micros::new(9), Micros::new(8))),
+            ..chunk.clone()
         };
         let steps = [
-            MoveStep::Out { target: group(5), ticket: LogIndex::new(40) },
+            MoveStep::Out { target: group(5), ticket: LogIndex::new(40), copy: None },
+            MoveStep::Out { target: group(5), ticket: LogIndex::new(40), copy },
+            MoveStep::Begin(Box::new(ImportStart { copy, ..start.clone() })),
+            MoveStep::Chunk(difference),
+            MoveStep::Abandon(CopyId::new(8)),
             MoveStep::Done,
             MoveStep::Back,
             MoveStep::Forget,
@@ -312,8 +356,11 @@ mod tests {
     fn records_come_back() {
         let tablet = group(2).tablet(TableId::new(4), id().tablet, KeyRange::all(), id().generation);
         for phase in [DeparturePhase::Copying, DeparturePhase::Left] {
-            let departure = Departure { tablet: tablet.clone(), target: group(5), ticket: LogIndex::new(4), phase };
-            assert_eq!(departure_from_bytes(departure_to_bytes(&departure)), Ok(departure));
+            for copy in [None, Some(CopyId::new(8))] {
+                let (tablet, ticket) = (tablet.clone(), LogIndex::new(4));
+                let departure = Departure { tablet, target: group(5), ticket, copy, phase };
+                assert_eq!(departure_from_bytes(departure_to_bytes(&departure)), Ok(departure));
+            }
         }
         for progress in [ArrivalProgress::Importing(ImportPosition::Start), ArrivalProgress::Served] {
             let arrival = Arrival {
@@ -321,6 +368,7 @@ mod tests {
                 table: tablet.table,
                 range: KeyRange::prefix(b"a"),
                 source: GroupId::new(2),
+                copy: Some(CopyId::new(8)),
                 progress,
             };
             assert_eq!(arrival_from_bytes(arrival_to_bytes(id().tablet, &arrival)), Ok(arrival));

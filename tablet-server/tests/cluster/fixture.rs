@@ -11,6 +11,7 @@ use ebla_chubby::embedded::Embedded;
 use ebla_chubby::{Counter, SharedChubby, Write, paths, raise_counter};
 use ebla_model::aggregate::Aggregator;
 use ebla_model::cell::FamilyName;
+use ebla_model::cluster_version::ClusterVersion;
 use ebla_model::command::NewTablet;
 use ebla_model::gc::GcRule;
 use ebla_model::id::{ClusterId, GroupId, OperationId, ServerId, TableId, TabletId};
@@ -93,6 +94,8 @@ pub(crate) struct Fixture {
     scrub: ScrubOptions,
     response_bytes: ResponseBytes,
     split_load: u32,
+    /// The cluster version that is active.
+    version: ClusterVersion,
     /// The address that the servers advertise; `None`: the one they listen on.
     advertise: Option<String>,
 }
@@ -106,21 +109,26 @@ impl Fixture {
     pub(crate) async fn start_scrubbing() -> Self {
         let (first_after, period) = (Duration::ZERO, Duration::from_millis(500));
         let scrub = ScrubOptions { first_after, period, bytes_per_second: 1 << 30 };
-        Self::start_with(1 << 20, None, (scrub, ResponseBytes::default()), 0).await
+        Self::start_with(1 << 20, None, (scrub, ResponseBytes::default()), 0, ClusterVersion::NEWEST).await
     }
 
     pub(crate) async fn start_at(split_bytes: u32, advertise: Option<String>) -> Self {
-        Self::start_with(split_bytes, advertise, Default::default(), 0).await
+        Self::start_with(split_bytes, advertise, Default::default(), 0, ClusterVersion::NEWEST).await
     }
 
     /// As [`Self::start`], with this memory for responses.
     pub(crate) async fn start_with_responses(response_bytes: ResponseBytes) -> Self {
-        Self::start_with(1 << 20, None, (ScrubOptions::default(), response_bytes), 0).await
+        Self::start_with(1 << 20, None, (ScrubOptions::default(), response_bytes), 0, ClusterVersion::NEWEST).await
     }
 
     /// As [`Self::start`], with servers that split a tablet with this many reads and writes per second.
     pub(crate) async fn start_splitting_by_load(split_load: u32) -> Self {
-        Self::start_with(1 << 20, None, Default::default(), split_load).await
+        Self::start_with(1 << 20, None, Default::default(), split_load, ClusterVersion::NEWEST).await
+    }
+
+    /// As [`Self::start`], in a cluster with this active version.
+    pub(crate) async fn start_in_version(version: ClusterVersion) -> Self {
+        Self::start_with(1 << 20, None, Default::default(), 0, version).await
     }
 
     async fn start_with(
@@ -128,6 +136,7 @@ impl Fixture {
         advertise: Option<String>,
         (scrub, response_bytes): (ScrubOptions, ResponseBytes),
         split_load: u32,
+        version: ClusterVersion,
     ) -> Self {
         if let Ok(filter) = std::env::var("EBLA_LOG") {
             ebla_runtime::logging::init(&filter);
@@ -145,6 +154,7 @@ impl Fixture {
             scrub,
             response_bytes,
             split_load,
+            version,
             advertise,
         };
         for at in 0..3 {
@@ -204,10 +214,11 @@ impl Fixture {
     pub(crate) async fn begin(&self) {
         let ids = self.ids();
         let [root, _rest] = first_tablets(&ids);
-        let cluster = convert::encode_record(record::Cluster {
+        let cluster = convert::cluster_to_bytes(record::Cluster {
             cluster: Bytes::copy_from_slice(&ClusterId::new(7).to_bytes()),
             state: record::ClusterState::Running.into(),
             first_tablets: Vec::new(),
+            active_version: self.version.get(),
             ..Default::default()
         });
         let writes = vec![

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ebla_client::RowWrite;
 use ebla_model::Reason;
+use ebla_model::cluster_version::ClusterVersion;
 use ebla_model::id::{GroupId, TabletId};
 use ebla_model::key::RowKey;
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
@@ -26,6 +27,18 @@ async fn two_groups(fixture: &Fixture) -> (Arc<TabletGroup>, Arc<TabletGroup>, T
     let child = fixture.led_group(division.right.group).await;
     let (first, second) = if division.moved.contains(&TABLET) { (child, group) } else { (group, child) };
     (first, second, upper.tablet)
+}
+
+/// Two groups: that of [`TABLET`], which has all rows, and another one.
+async fn separate(fixture: &Fixture) -> (GroupId, GroupId) {
+    let group = fixture.led_group(GROUP).await;
+    group.tablet(TABLET).unwrap().split(Some(RowKey::new("z")), TIMEOUT).await.unwrap();
+    let division = group.divide(group.descriptor().membership_log_id, TIMEOUT).await.unwrap();
+    if division.moved.contains(&TABLET) {
+        (division.right.group, division.left.group)
+    } else {
+        (division.left.group, division.right.group)
+    }
 }
 
 /// Moves a tablet as a master would: with the leaders' present views, again and again until the reports show it there.
@@ -67,7 +80,16 @@ async fn wait_for_rows(fixture: &Fixture, expected: &[(TabletId, GroupId)]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_tablet_moves_there_and_back_during_reads_and_writes() {
-    let fixture = Fixture::start(1 << 20).await;
+    move_there_and_back(ClusterVersion::NEWEST).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_tablet_moves_there_and_back_without_copies_ahead() {
+    move_there_and_back(ClusterVersion::FIRST).await;
+}
+
+async fn move_there_and_back(version: ClusterVersion) {
+    let fixture = Fixture::start_in_version(version).await;
     write(fixture.server(0).cluster(), 0, 400, 200).await;
     let (group, child, upper) = two_groups(&fixture).await;
     // Before all other rows.
@@ -164,12 +186,64 @@ async fn orders_that_make_no_sense_are_refused() {
     fixture.stop().await;
 }
 
+/// Writes are acknowledged, and read afterwards, while a tablet of 24 MB is copied.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_large_tablet_is_served_while_it_is_copied() {
+    const ROWS: u32 = 1_200;
+    const BYTES: usize = 20_000;
+    let fixture = Fixture::start(1 << 20).await;
+    for from in (0..ROWS).step_by(100) {
+        write(fixture.server(0).cluster(), from, from + 100, BYTES).await;
+    }
+    let (full, empty) = separate(&fixture).await;
+    let target = fixture.led_group(empty).await;
+    let is_copied = || !target.state_machine().applied_state().metadata.copies.is_empty();
+    let has_moved = Cell::new(false);
+    let moved = async {
+        move_to(&fixture, TABLET, full, empty).await;
+        has_moved.set(true);
+    };
+    // Rows before and behind the position of the copy are rewritten, with other contents.
+    let writes = async {
+        let (mut during, mut round) = (0, 0);
+        while !has_moved.get() {
+            let from = (round * 37) % (ROWS - 3);
+            let began = is_copied();
+            write(fixture.server(1).cluster(), from, from + 3, 300 + usize::try_from(round % 5).unwrap()).await;
+            during += u32::from(began && is_copied());
+            round += 1;
+        }
+        (during, round)
+    };
+    let ((), (during, rounds)) = tokio::join!(moved, writes);
+    assert!(during > 3, "{during} of {rounds} writes were acknowledged while the tablet was copied");
+    let mut expected = vec![BYTES; usize::try_from(ROWS).unwrap()];
+    for round in 0..rounds {
+        let from = usize::try_from((round * 37) % (ROWS - 3)).unwrap();
+        expected[from..from + 3].fill(300 + usize::try_from(round % 5).unwrap());
+    }
+    let rows = scan(fixture.server(2).cluster()).await;
+    let found: Vec<usize> = rows.iter().map(|(_key, value)| value.len()).collect();
+    assert_eq!(found, expected);
+    fixture.stop().await;
+}
+
 /// The server that leads the source dies while the cells are copied, then the one that leads the target.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_next_leaders_continue_a_move() {
+    lose_leaders(ClusterVersion::FIRST).await;
+}
+
+/// The same while the tablet is copied ahead of its move, or has just departed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_tablet_moves_after_its_copy_has_lost_a_leader() {
+    lose_leaders(ClusterVersion::NEWEST).await;
+}
+
+async fn lose_leaders(version: ClusterVersion) {
     const ROWS: u32 = 400;
     const BYTES: usize = 20_000;
-    let mut fixture = Fixture::start(1 << 20).await;
+    let mut fixture = Fixture::start_in_version(version).await;
     write(fixture.server(0).cluster(), 0, ROWS, BYTES).await;
     let (group, child, upper) = two_groups(&fixture).await;
     let (source, target) = (group.id(), child.id());
@@ -192,15 +266,17 @@ async fn the_next_leaders_continue_a_move() {
             let mut found = None;
             until("the departure of the tablet", || {
                 let groups = fixture.servers.iter().flatten().filter_map(|one| one.tablet_manager().group(from));
+                let targets = fixture.servers.iter().flatten().filter_map(|one| one.tablet_manager().group(to));
                 let departs = |group: Arc<TabletGroup>| {
-                    group.state_machine().applied_state().metadata.departures.contains_key(&tablet)
+                    let metadata = Arc::clone(&group.state_machine().applied_state().metadata);
+                    metadata.departures.contains_key(&tablet) || metadata.copies.keys().any(|id| id.tablet == tablet)
                 };
                 found = fixture.servers.iter().position(|server| {
                     let manager = server.as_ref().map(|server| server.tablet_manager());
                     manager.and_then(|manager| manager.group(dies)).is_some_and(|group| group.is_leader())
                 });
                 // A fast machine may have moved it before anyone looks.
-                found.is_some() && (groups.into_iter().any(departs) || has_ended.get())
+                found.is_some() && (groups.chain(targets).any(departs) || has_ended.get())
             })
             .await;
             let lost = found.unwrap();
@@ -225,26 +301,43 @@ async fn the_next_leaders_continue_a_move() {
 
 /// `cargo test --release -p ebla-tablet-server --test tablet_server the_time_of -- --ignored --nocapture`
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-#[ignore = "measures how long a tablet of 64 MiB is not available"]
+#[ignore = "measures how long moves take, and how long writes to the tablet wait meanwhile"]
 async fn the_time_of_a_move() {
-    const ROWS: u32 = 6_400;
-    let fixture = Fixture::start(1 << 20).await;
-    for from in (0..ROWS).step_by(200) {
+    for (version, mebibytes) in
+        [(ClusterVersion::FIRST, 64), (ClusterVersion::NEWEST, 64), (ClusterVersion::NEWEST, 256)]
+    {
+        measure(version, mebibytes).await;
+    }
+}
+
+async fn measure(version: ClusterVersion, mebibytes: u32) {
+    let fixture = Fixture::start_in_version(version).await;
+    for from in (0..100 * mebibytes).step_by(200) {
         write(fixture.server(0).cluster(), from, from + 200, 10_486).await;
     }
-    let group = fixture.led_group(GROUP).await;
-    group.tablet(TABLET).unwrap().split(Some(RowKey::new("z")), TIMEOUT).await.unwrap();
-    let division = group.divide(group.descriptor().membership_log_id, TIMEOUT).await.unwrap();
-    let (full, empty) = if division.moved.contains(&TABLET) {
-        (division.right.group, division.left.group)
-    } else {
-        (division.left.group, division.right.group)
-    };
+    let (full, empty) = separate(&fixture).await;
     let clock = Clock::system();
     for (from, to) in [(full, empty), (empty, full), (full, empty)] {
         let started = clock.monotonic();
-        move_to(&fixture, TABLET, from, to).await;
-        println!("64 MiB moved in {:?}", clock.monotonic() - started);
+        let has_moved = Cell::new(false);
+        let moved = async {
+            move_to(&fixture, TABLET, from, to).await;
+            has_moved.set(true);
+        };
+        let writes = async {
+            let (mut longest, mut row) = (Duration::ZERO, 0);
+            while !has_moved.get() {
+                let began = clock.monotonic();
+                write(fixture.server(1).cluster(), row, row + 1, 10_486).await;
+                longest = longest.max(clock.monotonic() - began);
+                row = (row + 1_009) % (100 * mebibytes);
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            longest
+        };
+        let ((), longest) = tokio::join!(moved, writes);
+        let took = clock.monotonic() - started;
+        println!("cluster version {version}: {mebibytes} MiB moved in {took:?}, the longest write took {longest:?}");
     }
     fixture.stop().await;
 }

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ebla_model::id::{FamilyId, GroupId, LogId, OperationId, TableId, TabletId};
+use ebla_model::id::{CopyId, FamilyId, GroupId, LogId, OperationId, TableId, TabletId};
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::schema::TableSchema;
 use ebla_model::stored_row::stored_range;
-use ebla_model::tablet_move::Departure;
+use ebla_model::tablet_move::{Departure, MoveId};
 use ebla_model::time::Micros;
 
 use crate::tablet::core::family_counters::FamilyCounters;
@@ -27,6 +27,8 @@ pub struct GroupMetadata {
     pub dropped: BTreeSet<TableId>,
     /// Tablets that move to other groups, or have moved a moment ago.
     pub departures: BTreeMap<TabletId, Departure>,
+    /// Copies of tablets of other groups that were begun ahead of their moves and are not complete.
+    pub copies: BTreeMap<MoveId, CopyId>,
 }
 
 /// One tablet of the group.
@@ -91,6 +93,7 @@ impl GroupMetadata {
             tablets: state.tablets.values().filter_map(tablet).collect(),
             dropped: state.dropped.clone(),
             departures: state.departures.clone(),
+            copies: state.copies().collect(),
         })
     }
 }

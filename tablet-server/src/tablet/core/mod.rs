@@ -2,11 +2,13 @@
 //!
 //! `state` and `apply` are pure: the effect of a command on a tablet is a function of the two. `command` encodes commands and
 //! replies for the log, `entry` decodes log entries. `state_machine` carries applied commands out on the replica's store,
-//! driven by `raft`, and publishes the `applied_state` for readers; `stored_cells` reads the store for apply. `damage` collects the suspicions that its store is damaged. `planted` are
+//! driven by `raft`, and publishes the `applied_state` for readers; `stored_cells` reads the store for apply, `store_rules` are what the
+//! store must know of the state, and `change_record` says what has changed in a tablet that is being copied. `damage` collects the suspicions that its store is damaged. `planted` are
 //! faults that only tests enable.
 
 pub mod applied_state;
 pub mod apply;
+pub(in crate::tablet) mod change_record;
 pub mod command;
 pub mod damage;
 mod entry;
@@ -14,4 +16,5 @@ pub mod family_counters;
 mod planted;
 pub mod state;
 pub mod state_machine;
+pub(in crate::tablet) mod store_rules;
 mod stored_cells;

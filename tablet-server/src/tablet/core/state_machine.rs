@@ -22,18 +22,16 @@ use bytes::Bytes;
 use ebla_model::command::{CallToken, Command, CommandKind, Reply};
 use ebla_model::error::{Error, Reason};
 use ebla_model::group_time::GroupTimes;
-use ebla_model::id::{GroupId, LogId, LogIndex, TableId, TabletId};
+use ebla_model::id::{CopyId, GroupId, LogId, LogIndex, TabletId};
 use ebla_model::idempotency;
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{GroupDescriptor, Membership};
-use ebla_model::schema::{Family, TableSchema};
 use ebla_model::session::SequenceCheck;
 use ebla_model::tablet_move::MoveStep;
 use ebla_model::time::Micros;
 use ebla_runtime::Failpoint;
-use ebla_storage::store::compaction::TableGcRules;
 use ebla_storage::store::layout::{self, MetaKey};
-use ebla_storage::store::{Batch, CellFamily, GcRules, GroupStore, Relocation, Scrub, SharedResources, WantedFamilies};
+use ebla_storage::store::{Batch, GroupStore, Relocation, Scrub, SharedResources};
 use parking_lot::{Mutex, RwLock};
 use tracing::{error, info};
 
@@ -41,11 +39,13 @@ use crate::raft::{AppliedPosition, CommittedEntry, Fault, GroupOrigin, GroupRepl
 use crate::tablet::WriteId;
 use crate::tablet::core::applied_state::{AppliedState, GroupMetadata, TabletMetadata};
 use crate::tablet::core::apply::{self, Applier, CellEdit, CellReader};
+use crate::tablet::core::change_record::{ChangeRecords, Changes, RecordGauge};
 use crate::tablet::core::command;
 use crate::tablet::core::damage::DamageReports;
 use crate::tablet::core::entry::{DecodedEntry, DecodedPayload};
 use crate::tablet::core::planted;
 use crate::tablet::core::state::{GroupState, MetaEdit};
+use crate::tablet::core::store_rules::{gc_rules, wanted_families};
 use crate::tablet::core::stored_cells::StoredCells;
 
 /// A batch is written at the end of the command that reaches this number of edits.
@@ -106,6 +106,8 @@ pub struct GroupStateMachine {
     /// Locked to copy or replace the value.
     file_sizes: Mutex<Option<FileSizes>>,
     damage: DamageReports,
+    /// Of tablets that are being copied.
+    changes: ChangeRecords,
 }
 
 /// The sizes of the group's tablets in files, which change only with the files or the tablets.
@@ -154,6 +156,7 @@ impl GroupStateMachine {
             applied_state,
             file_sizes: Mutex::default(),
             damage: DamageReports::default(),
+            changes: ChangeRecords::default(),
         })
     }
 
@@ -235,6 +238,36 @@ impl GroupStateMachine {
         read: impl FnOnce(&GroupState) -> T,
     ) -> Option<T> {
         self.state.try_lock_for(patience).map(|state| read(&state))
+    }
+
+    /// Begins to record the changes of these stored rows for a copy, and reads the state at the same moment. Blocking: waits for an apply.
+    /// Without a range: begins nothing.
+    pub(in crate::tablet) fn begin_record<T>(
+        &self,
+        copy: CopyId,
+        read: impl FnOnce(&GroupState) -> Option<(KeyRange, T)>,
+    ) -> Option<(Arc<RecordGauge>, T)> {
+        let state = self.state.lock();
+        let (rows, value) = read(&state)?;
+        Some((self.changes.begin(copy, &rows), value))
+    }
+
+    /// Takes the changes of all applied entries since the last take, and reads the state at the same moment. Blocking: waits for an apply.
+    ///
+    /// # Errors
+    /// `Busy` when the record was given up.
+    pub(in crate::tablet) fn take_changes<T>(
+        &self,
+        copy: CopyId,
+        read: impl FnOnce(&GroupState) -> T,
+    ) -> Result<(Changes, T), Error> {
+        let state = self.state.lock();
+        Ok((self.changes.take(copy)?, read(&state)))
+    }
+
+    /// Ends the record of a copy.
+    pub(in crate::tablet) fn end_record(&self, copy: CopyId) {
+        self.changes.end(copy);
     }
 
     /// Flushes all applied entries to the store's disk. Blocking.
@@ -408,6 +441,8 @@ impl ApplyContext<'_> {
         let edits = applier.take_edits();
         let state = applier.state();
         self.metadata_changed |= state.has_metadata_changed();
+        let meta_edits = state.take_edits();
+        self.state_machine.changes.note(&edits, &meta_edits);
         let mut batch = Batch::new();
         for edit in edits {
             match edit {
@@ -416,7 +451,7 @@ impl ApplyContext<'_> {
                 CellEdit::DeleteRange(from, to) => batch.delete_range(from, to),
             }
         }
-        add_meta_edits(&mut batch, state.take_edits());
+        add_meta_edits(&mut batch, meta_edits);
         Ok(self.store.write(&batch)?)
     }
 }
@@ -473,6 +508,7 @@ impl StateMachine for GroupStateMachine {
 
     fn install(&self, folder: &Path, _applied: AppliedPosition) -> Result<(), Fault> {
         let mut state = self.state.lock();
+        self.changes.give_up();
         let store = self.factory.install_store(self.id, folder, self.store()).map_err(fault("install snapshot"))?;
         let load = || -> Result<GroupState, Error> {
             let loaded = GroupState::load(store.meta_scan(&[])?)?;
@@ -540,39 +576,6 @@ fn add_meta_edits(batch: &mut Batch, edits: Vec<MetaEdit>) {
             MetaEdit::Delete(key) => batch.delete_meta(key),
         }
     }
-}
-
-pub(in crate::tablet) fn gc_rules(state: &GroupState) -> GcRules {
-    let mut ranges: BTreeMap<TableId, Vec<KeyRange>> = BTreeMap::new();
-    for tablet in state.tablets.values() {
-        ranges.entry(tablet.table).or_default().push(tablet.range.clone());
-    }
-    for arrival in state.importing() {
-        ranges.entry(arrival.table).or_default().push(arrival.range.clone());
-    }
-    let tables = ranges.into_iter().filter_map(|(table, ranges)| {
-        let known = state.tables.get(&table)?;
-        let rules = TableGcRules {
-            table,
-            families: known.schema.families.iter().map(|family| family.id).collect(),
-            next_family: known.schema.next_family,
-            floors: known.floors.clone(),
-        };
-        Some((rules, ranges))
-    });
-    GcRules::new(tables)
-}
-
-/// Where the schemas want the families of all tables.
-fn wanted_families(state: &GroupState) -> BTreeMap<TableId, WantedFamilies> {
-    let families = |schema: &TableSchema| {
-        let family = |family: &Family| {
-            let group = family.locality_group;
-            (family.id, CellFamily { group, options: schema.group_options(group) })
-        };
-        schema.families.iter().map(family).collect()
-    };
-    state.tables.iter().map(|(table, known)| (*table, families(&known.schema))).collect()
 }
 
 fn applied_position(last: LogId, descriptor: &GroupDescriptor) -> AppliedPosition {

@@ -11,7 +11,7 @@ use ebla_storage::store::{Direction, GroupStore, StoreError, View};
 
 use crate::tablet::Tablet;
 use crate::tablet::core::state::{GroupState, MetaEdit};
-use crate::tablet::core::state_machine::gc_rules;
+use crate::tablet::core::store_rules::gc_rules;
 use crate::tablet::failure::Failure;
 use crate::tablet::read::scan::pool_failure;
 

@@ -3,27 +3,33 @@
 //! ```text
 //!   leader of the source                               leader of the target
 //!     ticket  <------------------------------------->    confirm leadership, applied index
+//!     Begin, Chunk ...  ---------------------------->    one entry of its log each; the source serves the tablet
 //!     Out: the tablet departs
-//!     Begin, Chunk ..., Finish  -------------------->    one entry of its log each; the tablet is served
+//!     last Chunk, Finish  -------------------------->    the tablet is served
 //!     Done: the tablet is removed
 //!     Confirm  ------------------------------------->    forget the move
 //!     Forget
 //! ```
 //!
-//! `model::tablet_move` defines the steps, `core::apply::moves` applies them. The leader of the source drives a move (`drive`): what
-//! comes next follows from the state of its group and from the target's reply alone. So the next leader continues it, every step may
-//! be repeated, and an old leader that still sends steps does no harm. `export` reads the tablet's content, `import` is the target's
-//! side.
+//! `model::tablet_move` defines the steps, `core::apply::moves` applies them. The leader of the source drives a move (`drive`). Before the
+//! tablet departs, it is copied (`ahead`) while a record is kept of what changes in it (`core::change_record`); then only the last
+//! difference must be sent while the tablet is not served. `export` reads the tablet's content, `difference` what has changed, `import` is the
+//! target's side.
+//!
+//! **After a failure.** The record is in the memory of the leader that has made the copy. If another one finds that the tablet departs, it
+//! takes it back. Before that, a failure concerns the target only, which drops the copy. In a cluster version without copies ahead, the content
+//! is sent after `Out`; then the next step follows from the state of the group and the target's reply alone, and the next leader continues
+//! the move. In both cases every step may be repeated, and an old leader that still sends steps does no harm.
 //!
 //! **Who serves.** The source stops at `Out`, the target starts at `Finish`. The source takes the tablet back only after the target
-//! has refused the move, by an entry of its log. Cells are sent only by a leader that has applied `Out`, so its own reads of the
+//! has refused the move, by an entry of its log. `Finish` is sent only by a leader that has applied `Out`, so its own reads of the
 //! tablet have ended before the target can serve one. (An earlier leader's lease has expired by then.)
 //!
 //! **Exactly once.** The target takes over the sessions of the source, and the tokens of the tablet's rows: a write that the source
 //! has applied is a duplicate in the target.
-//!
-//! Not here: copying while the tablet is served. It is not available from `Out` to `Finish`.
 
+mod ahead;
+mod difference;
 mod drive;
 mod export;
 mod import;
@@ -33,15 +39,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::Reason;
-use ebla_model::command::CommandKind;
 use ebla_model::id::{Generation, GroupId, LogId, TabletId};
 use ebla_model::metadata::GroupDescriptor;
 use ebla_model::tablet_event::TabletEventCause;
-use ebla_model::tablet_move::{Departure, MoveId, MoveStep};
-use ebla_runtime::Step;
+use ebla_model::tablet_move::{Departure, MoveId};
 use parking_lot::Mutex;
-use tokio::sync::watch;
-use tracing::info;
+use tokio::sync::{Semaphore, watch};
 
 use crate::tablet::TabletGroup;
 use crate::tablet::core::applied_state::AppliedState;
@@ -51,15 +54,26 @@ use crate::tablet::failure::Failure;
 type Outcome = Option<Result<(), Failure>>;
 
 /// The moves that this replica drives as leader of the source.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::tablet) struct DrivenMoves {
     /// Locked to look up or insert. A move that has ended is replaced by the next one of its tablet; at most one for each tablet.
     by_tablet: Mutex<BTreeMap<TabletId, DrivenMove>>,
+    /// One tablet at a time is copied ahead of its move: records of changes need memory.
+    copying: Semaphore,
+    /// When the last step of each copy to this group has arrived, as far as this replica leads. Locked to look up or change.
+    imports: Mutex<import::ImportTimes>,
+}
+
+impl Default for DrivenMoves {
+    fn default() -> Self {
+        Self { by_tablet: Mutex::default(), copying: Semaphore::new(1), imports: Mutex::default() }
+    }
 }
 
 #[derive(Clone, Debug)]
 struct DrivenMove {
     id: MoveId,
+    target: GroupId,
     /// Only this leader knows it: it is not in the log.
     cause: TabletEventCause,
     outcome: watch::Receiver<Outcome>,
@@ -89,9 +103,9 @@ impl TabletGroup {
                     return Err(departs_elsewhere(departure.target.group, tablet));
                 }
                 Some(_departure) => {}
-                None => self.start_move(id, expected, target).await?,
+                None => self.check_move(tablet, expected, target.group)?,
             }
-            self.wait_for_move(id, cause).await
+            self.wait_for_move(id, target, cause).await
         };
         tokio::time::timeout(timeout, moved).await.unwrap_or_else(|_elapsed| {
             let message = format!("tablet {tablet} has not moved in time; the move continues in the background");
@@ -99,39 +113,26 @@ impl TabletGroup {
         })
     }
 
-    /// Continues the moves of the group's tablets that nothing drives here. Returns at once. For the leader: another replica does
-    /// nothing.
+    /// Continues the moves of the group's tablets that nothing drives here, and ends copies to this group that make no progress. Returns at
+    /// once. For the leader: another replica does nothing.
     pub(crate) fn resume_moves(self: &Arc<Self>) {
         let metadata = Arc::clone(&self.state_machine.applied_state().metadata);
-        if metadata.departures.is_empty() || self.leader_term().is_err() {
+        if metadata.departures.is_empty() && metadata.copies.is_empty() {
+            self.moves.imports.lock().clear();
+            return;
+        }
+        if self.leader_term().is_err() {
             return;
         }
         for departure in metadata.departures.values() {
             // Another leader knew the cause.
-            let _driven = self.drive_move(departure.id(), TabletEventCause::Master);
+            let _driven = self.drive_move(departure.id(), departure.target.clone(), TabletEventCause::Master);
         }
+        self.end_idle_copies(&metadata.copies);
     }
 
     fn departure(&self, id: MoveId) -> Option<Departure> {
         departure_in(&self.state_machine.applied_state(), id)
-    }
-
-    /// Lets the tablet depart, if the target responds. The entry names the tablet's generation, so it has no effect after a split,
-    /// a merge or a division.
-    async fn start_move(
-        &self,
-        id: MoveId,
-        expected: (Generation, LogId),
-        target: GroupDescriptor,
-    ) -> Result<(), Failure> {
-        self.check_move(id.tablet, expected, target.group)?;
-        let ticket = self.host.import_ticket(&target).await?;
-        self.runtime.steps.reached(Step::MoveTicket).await;
-        let (tablet, group) = (id.tablet, target.group);
-        info!(%tablet, source = %self.id(), target = %group, "tablet move started");
-        self.propose_command(CommandKind::Move(id, MoveStep::Out { target, ticket }), OUT_TIMEOUT).await?;
-        self.runtime.steps.reached(Step::MoveOut).await;
-        Ok(())
     }
 
     fn check_move(&self, tablet: TabletId, expected: (Generation, LogId), target: GroupId) -> Result<(), Failure> {
@@ -154,8 +155,13 @@ impl TabletGroup {
         if found.descriptor.fence() == expected { Ok(()) } else { Err(Failure::wrong_tablet(found.descriptor.clone())) }
     }
 
-    async fn wait_for_move(self: &Arc<Self>, id: MoveId, cause: TabletEventCause) -> Result<(), Failure> {
-        let mut outcome = self.drive_move(id, cause);
+    async fn wait_for_move(
+        self: &Arc<Self>,
+        id: MoveId,
+        target: GroupDescriptor,
+        cause: TabletEventCause,
+    ) -> Result<(), Failure> {
+        let mut outcome = self.drive_move(id, target, cause)?;
         loop {
             if let Some(outcome) = outcome.borrow_and_update().clone() {
                 return outcome;
@@ -168,9 +174,6 @@ impl TabletGroup {
     }
 }
 
-/// The timeout of the entry that lets a tablet depart.
-const OUT_TIMEOUT: Duration = Duration::from_secs(10);
-
 fn departure_in(applied_state: &AppliedState, id: MoveId) -> Option<Departure> {
     applied_state.metadata.departures.get(&id.tablet).filter(|departure| departure.id() == id).cloned()
 }
@@ -179,3 +182,6 @@ fn departs_elsewhere(target: GroupId, tablet: TabletId) -> Failure {
     let message = format!("tablet {tablet} is being moved to group {target}: move it again when it is there");
     Failure::new(Reason::FailedPrecondition, message)
 }
+
+#[cfg(test)]
+mod world_tests;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::Reason;
+use ebla_model::cluster_version::ClusterVersion;
 use ebla_model::codec;
 use ebla_model::command::{CommandKind, Reply};
 use ebla_model::error::Error;
@@ -49,6 +50,9 @@ pub trait TabletHost: Send + Sync + 'static {
 
     /// The members of a group on other servers that run and whose stores are not damaged, as these servers respond now.
     fn sound_members<'a>(&'a self, group: GroupId, members: &'a Membership) -> BoxFuture<'a, BTreeSet<ReplicaId>>;
+
+    /// The cluster version that is active, as this server knows it.
+    fn active_version(&self) -> ClusterVersion;
 
     /// Asks the leader of `target` for a ticket: a tablet of this group is to move there.
     fn import_ticket<'a>(&'a self, target: &'a GroupDescriptor) -> BoxFuture<'a, Result<LogIndex, Error>>;

@@ -6,7 +6,7 @@
 use ebla_model::codec;
 use ebla_model::command::{RefusalKind, Reply};
 use ebla_model::group_time::GroupTimes;
-use ebla_model::id::{GroupId, LogIndex, OperationId, TabletId};
+use ebla_model::id::{CopyId, GroupId, LogIndex, OperationId, TabletId};
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::GroupDescriptor;
 use ebla_model::stored_row::stored_range;
@@ -14,6 +14,7 @@ use ebla_model::tablet_move::{
     Arrival, ArrivalProgress, Departure, DeparturePhase, DroppedRows, ImportChunk, ImportPosition, ImportStart,
     ImportStatus, ImportedSession, MoveId, MoveStep,
 };
+use ebla_model::time::Micros;
 use ebla_runtime::Failpoint;
 
 use super::{Applier, CellEdit, CellReader, SESSIONS_MAX, is_inside, not_here, refusal};
@@ -24,7 +25,7 @@ const MOVES_MAX: usize = 16;
 impl<C: CellReader> Applier<'_, C> {
     pub(super) fn move_step(&mut self, id: MoveId, step: MoveStep) -> Reply {
         match step {
-            MoveStep::Out { target, ticket } => self.move_out(id, target, ticket),
+            MoveStep::Out { target, ticket, copy } => self.move_out(id, target, ticket, copy),
             MoveStep::Done => self.move_done(id),
             MoveStep::Back => self.move_back(id),
             MoveStep::Forget => {
@@ -37,6 +38,7 @@ impl<C: CellReader> Applier<'_, C> {
             MoveStep::Chunk(chunk) => Reply::Import(self.import(id, chunk)),
             MoveStep::Finish => Reply::Import(self.finish_import(id)),
             MoveStep::Refuse => Reply::Import(self.refuse_import(id)),
+            MoveStep::Abandon(copy) => Reply::Import(self.abandon_import(id, copy)),
             MoveStep::Confirm => Reply::Import(self.confirm_import(id)),
         }
     }
@@ -45,7 +47,7 @@ impl<C: CellReader> Applier<'_, C> {
         self.state.departures.get(&id.tablet).filter(|departure| departure.id() == id)
     }
 
-    fn move_out(&mut self, id: MoveId, target: GroupDescriptor, ticket: LogIndex) -> Reply {
+    fn move_out(&mut self, id: MoveId, target: GroupDescriptor, ticket: LogIndex, copy: Option<CopyId>) -> Reply {
         let own = self.state.descriptor.group;
         let not_now = |message: &str| Reply::Refused(refusal(RefusalKind::NotNow, message));
         let Some(tablet) = self.state.tablets.get(&id.tablet) else { return Reply::Refused(not_here()) };
@@ -56,15 +58,19 @@ impl<C: CellReader> Applier<'_, C> {
             return Reply::Refused(refusal(RefusalKind::OutOfRange, "the tablet cannot move to this group"));
         }
         match self.state.departures.get(&id.tablet) {
-            Some(departure) if departure.id() == id && departure.target.group == target.group => return Reply::Done,
+            Some(departure)
+                if departure.id() == id && departure.target.group == target.group && departure.copy == copy =>
+            {
+                return Reply::Done;
+            }
             Some(departure) if departure.id() == id => {
-                return not_now("the tablet is already being moved to another group");
+                return not_now("the tablet is already being moved");
             }
             Some(_earlier) => return not_now("an earlier move of the tablet is not forgotten yet"),
             None if self.state.departures.len() >= MOVES_MAX => return not_now("too many tablets leave this group"),
             None => {}
         }
-        let departure = Departure { tablet: tablet.clone(), target, ticket, phase: DeparturePhase::Copying };
+        let departure = Departure { tablet: tablet.clone(), target, ticket, copy, phase: DeparturePhase::Copying };
         self.state.put_departure(departure);
         Reply::Done
     }
@@ -92,13 +98,21 @@ impl<C: CellReader> Applier<'_, C> {
 
     fn begin_import(&mut self, id: MoveId, start: ImportStart) -> ImportStatus {
         if let Some(arrival) = self.state.arrival_of(id) {
-            return status(arrival);
+            if arrival.copy == start.copy || !arrival.is_importing() {
+                return status(arrival);
+            }
+        }
+        if start.ticket < self.state.ticket_floor {
+            return ImportStatus::Refused("the ticket of the move is void; move the tablet again".to_owned());
+        }
+        if let Some(arrival) = self.obsolete_copy(id) {
+            self.end_import(id.tablet, &arrival);
         }
         let adopted = match self.check_import(id.tablet, &start) {
             Ok(adopted) => adopted,
             Err(why) => return ImportStatus::Refused(why),
         };
-        let ImportStart { source, range, schema, time, gc_time, .. } = start;
+        let ImportStart { source, range, schema, time, gc_time, copy, .. } = start;
         let table = schema.table;
         if !Failpoint::MoveForgetsTime.is_enabled() {
             self.state.take_over_times(time, gc_time);
@@ -112,10 +126,18 @@ impl<C: CellReader> Applier<'_, C> {
         // What an earlier stay of the tablet, or an import that was refused, has left in the store.
         self.delete_rows(table, &range);
         let progress = ArrivalProgress::Importing(ImportPosition::Start);
-        let arrival = Arrival { generation: id.generation, table, range, source, progress };
+        let arrival = Arrival { generation: id.generation, table, range, source, copy, progress };
         let reply = status(&arrival);
         self.state.put_arrival(id.tablet, arrival);
         reply
+    }
+
+    /// An arrival of this tablet that was begun ahead of its move, and that another attempt, or a move of a later generation of the tablet,
+    /// replaces. If it was the later attempt, it is refused from now on, and a further one follows.
+    fn obsolete_copy(&self, id: MoveId) -> Option<Arrival> {
+        let arrival = self.state.arrivals.get(&id.tablet)?;
+        let is_obsolete = arrival.copy.is_some() && arrival.is_importing() && arrival.generation <= id.generation;
+        is_obsolete.then(|| arrival.clone())
     }
 
     /// The operations that this group takes over as applied, or why it refuses the move.
@@ -127,9 +149,6 @@ impl<C: CellReader> Applier<'_, C> {
         }
         if state.dropped.contains(&table) {
             return Err("the table was dropped".to_owned());
-        }
-        if start.ticket < state.ticket_floor {
-            return Err("the ticket of the move is void; move the tablet again".to_owned());
         }
         if state.arrivals.contains_key(&tablet) {
             return Err("an earlier move of the tablet has not ended; move it again later".to_owned());
@@ -143,15 +162,15 @@ impl<C: CellReader> Applier<'_, C> {
         if state.tablets.contains_key(&tablet) || tablets.chain(importing).any(overlaps) {
             return Err("the group has a tablet with these rows".to_owned());
         }
-        self.check_times(start)?;
+        self.check_times(start.time, start.gc_time)?;
         self.check_drops(start)
     }
 
     /// Ages are evaluated at a group's GC time. If that of one group is later than the present in the other group, because a clock was
     /// ahead when the group was new, cells of the other one would be older than they are, and those with a maximum age would vanish.
-    fn check_times(&self, start: &ImportStart) -> Result<(), String> {
-        let (here, there) = (self.state.times(), GroupTimes { gc: start.gc_time, ..GroupTimes::default() });
-        let is_ahead = here.is_gc_ahead_of(start.time) || there.is_gc_ahead_of(here.log);
+    fn check_times(&self, time: Micros, gc_time: Micros) -> Result<(), String> {
+        let (here, there) = (self.state.times(), GroupTimes { gc: gc_time, ..GroupTimes::default() });
+        let is_ahead = here.is_gc_ahead_of(time) || there.is_gc_ahead_of(here.log);
         if self.state.has_cells() && is_ahead {
             let why = "the times of the two groups differ by more than a minute, because the clock of a server was ahead; move the \
                        tablet later, or to another group";
@@ -173,7 +192,9 @@ impl<C: CellReader> Applier<'_, C> {
         let known_from = state.operations_known_from();
         let is_known = |id: &OperationId| *id < known_from || state.operations.contains_key(id);
         let adopted: Vec<_> = start.drops.iter().filter(|(id, _range)| !is_known(id)).cloned().collect();
-        let is_due = |range: &KeyRange| state.tablets_of(table).any(|tablet| tablet.range.intersect(range).is_some());
+        let tablets = || state.tablets_of(table).map(|tablet| &tablet.range);
+        let importing = || state.importing().filter(|arrival| arrival.table == table).map(|arrival| &arrival.range);
+        let is_due = |range: &KeyRange| tablets().chain(importing()).any(|rows| rows.intersect(range).is_some());
         if adopted.iter().any(|(_id, range)| is_due(range)) { busy() } else { Ok(adopted) }
     }
 
@@ -182,13 +203,21 @@ impl<C: CellReader> Applier<'_, C> {
             None => return unknown(),
             Some(arrival) => arrival.clone(),
         };
+        if arrival.is_importing() && arrival.copy != chunk.copy {
+            return ImportStatus::Refused("the chunk belongs to another copy of the tablet".to_owned());
+        }
         if arrival.progress != ArrivalProgress::Importing(chunk.from.clone()) {
             return status(&arrival);
         }
         let (lower, upper) = codec::range_bounds(&stored_range(arrival.table, &arrival.range));
-        let mut keys = chunk.cells.iter().map(|(key, _)| key).chain(chunk.tokens.iter().map(|token| &token.key));
+        let stored = chunk.cells.iter().map(|(key, _)| key).chain(chunk.tokens.iter().map(|token| &token.key));
+        let removed = chunk.removed.keys.iter().chain(chunk.removed.ranges.iter().map(|(from, _to)| from));
+        let mut keys = stored.chain(removed);
         if !keys.all(|key| is_inside(key, &lower, upper.as_deref())) {
             return ImportStatus::Refused("the chunk has rows of another tablet".to_owned());
+        }
+        if let Some(Err(why)) = chunk.times.map(|(time, gc_time)| self.check_times(time, gc_time)) {
+            return ImportStatus::Refused(why);
         }
         if !self.has_room_for_sessions(&chunk.sessions) {
             return ImportStatus::Refused(
@@ -209,6 +238,16 @@ impl<C: CellReader> Applier<'_, C> {
                 self.absorb_session(session);
             }
         }
+        if let Some((time, gc_time)) = chunk.times.filter(|_times| !Failpoint::MoveForgetsTime.is_enabled()) {
+            self.state.take_over_times(time, gc_time);
+        }
+        for (from, to) in chunk.removed.ranges {
+            let to = Some(to.to_vec()).filter(|to| !to.is_empty()).into_iter().chain(upper.clone()).min();
+            if to.as_ref().is_none_or(|to| from.as_ref() < to.as_slice()) {
+                self.edits.push(CellEdit::DeleteRange(from.to_vec(), to));
+            }
+        }
+        self.edits.extend(chunk.removed.keys.into_iter().map(|key| CellEdit::Delete(key.to_vec())));
         self.edits.extend(chunk.cells.into_iter().map(|(key, value)| CellEdit::Put(key.to_vec(), value.to_vec())));
         self.state.set_import_position(id.tablet, chunk.to.clone());
         ImportStatus::Importing(chunk.to)
@@ -249,12 +288,30 @@ impl<C: CellReader> Applier<'_, C> {
         if arrival.as_ref().is_some_and(|arrival| !arrival.is_importing()) {
             return ImportStatus::Served;
         }
-        if let Some(arrival) = arrival {
-            self.delete_rows(arrival.table, &arrival.range);
-            self.state.remove_arrival(id.tablet);
+        match arrival {
+            Some(arrival) => self.end_import(id.tablet, &arrival),
+            None => self.state.raise_ticket_floor(),
         }
-        self.state.raise_ticket_floor();
         ImportStatus::Refused("the move is refused".to_owned())
+    }
+
+    /// Ends a copy; a `Begin` of it that arrives later is refused by its ticket. A later attempt is not concerned.
+    fn abandon_import(&mut self, id: MoveId, copy: CopyId) -> ImportStatus {
+        match self.state.arrival_of(id).cloned() {
+            Some(arrival) if arrival.is_importing() && arrival.copy == Some(copy) => {
+                self.end_import(id.tablet, &arrival)
+            }
+            Some(arrival) => return status(&arrival),
+            None => self.state.raise_ticket_floor(),
+        }
+        ImportStatus::Refused("the copy is abandoned".to_owned())
+    }
+
+    /// Removes what has been imported of a tablet, and makes all earlier tickets void.
+    fn end_import(&mut self, tablet: TabletId, arrival: &Arrival) {
+        self.delete_rows(arrival.table, &arrival.range);
+        self.state.remove_arrival(tablet);
+        self.state.raise_ticket_floor();
     }
 
     fn confirm_import(&mut self, id: MoveId) -> ImportStatus {

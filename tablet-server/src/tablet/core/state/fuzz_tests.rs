@@ -1,7 +1,7 @@
 //! Meta keys and values of arbitrary bytes: the state is refused as damaged, or loads and is saved again as it was loaded.
 
 use ebla_model::error::Reason;
-use ebla_model::id::{Generation, Sequence, ServerId};
+use ebla_model::id::{CopyId, Generation, Sequence, ServerId};
 use ebla_model::schema::TableName;
 use ebla_model::tablet_move::{ArrivalProgress, DeparturePhase, ImportPosition};
 use proptest::prelude::{ProptestConfig, proptest};
@@ -45,13 +45,14 @@ fn example() -> GroupState {
     let tablet = state.tablets[&TabletId::new(7)].clone();
     let moved = TabletDescriptor { tablet: TabletId::new(8), ..tablet.clone() };
     let phase = DeparturePhase::Copying;
-    let departure = Departure { tablet: moved, target: group(5), ticket: LogIndex::new(20), phase };
+    let departure = Departure { tablet: moved, target: group(5), ticket: LogIndex::new(20), copy: None, phase };
     state.departures.insert(TabletId::new(8), departure);
     let arrival = Arrival {
         generation: Generation::new(2),
         table: tablet.table,
         range: tablet.range,
         source: GroupId::new(6),
+        copy: Some(CopyId::new(7)),
         progress: ArrivalProgress::Importing(ImportPosition::Session(SessionId::new(9))),
     };
     state.arrivals.insert(TabletId::new(10), arrival);

@@ -1,6 +1,6 @@
 //! The part of a group's state for moves of tablets between groups (`model::tablet_move`). Pure.
 
-use ebla_model::id::{LogId, LogIndex, OperationId, TableId, TabletId, Term};
+use ebla_model::id::{CopyId, LogId, LogIndex, OperationId, TableId, TabletId, Term};
 use ebla_model::key::KeyRange;
 use ebla_model::tablet_move::{Arrival, ArrivalProgress, Departure, DeparturePhase, ImportPosition, MoveId};
 use ebla_model::time::Micros;
@@ -62,6 +62,14 @@ impl GroupState {
     /// The tablets that are being imported.
     pub fn importing(&self) -> impl Iterator<Item = &Arrival> {
         self.arrivals.values().filter(|arrival| arrival.is_importing())
+    }
+
+    /// The copies that were begun ahead of their moves and are not complete.
+    pub fn copies(&self) -> impl Iterator<Item = (MoveId, CopyId)> {
+        let importing = self.arrivals.iter().filter(|(_tablet, arrival)| arrival.is_importing());
+        importing.filter_map(|(tablet, arrival)| {
+            Some((MoveId { tablet: *tablet, generation: arrival.generation }, arrival.copy?))
+        })
     }
 
     /// The arrival of this move.

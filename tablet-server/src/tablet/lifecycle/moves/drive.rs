@@ -5,26 +5,29 @@ use std::time::Duration;
 
 use ebla_model::command::CommandKind;
 use ebla_model::error::{Error, Reason};
+use ebla_model::metadata::GroupDescriptor;
 use ebla_model::tablet_event::{NewTabletEvent, TabletEventCause, TabletEventKind};
-use ebla_model::tablet_move::{Departure, DeparturePhase, ImportPosition, ImportStatus, MoveId, MoveStep};
+use ebla_model::tablet_move::{Departure, DeparturePhase, ImportChunk, ImportPosition, ImportStatus, MoveId, MoveStep};
 use ebla_runtime::Step;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::{DrivenMove, Outcome, departure_in, export};
+use super::ahead::AheadCopy;
+use super::export::{self, Exported};
+use super::{DrivenMove, Outcome, departs_elsewhere, departure_in};
 use crate::tablet::TabletGroup;
 use crate::tablet::failure::Failure;
 use crate::tablet::read::scan::pool_failure;
 
 /// The pause after a step that failed; it doubles up to [`PAUSE_MAX`].
-const PAUSE_MIN: Duration = Duration::from_millis(20);
+pub(super) const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// See [`PAUSE_MIN`].
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+pub(super) const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Timeout of an entry in the source's log.
-const ENTRY_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const ENTRY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What has become of a departure.
-enum Turn {
+pub(super) enum Turn {
     /// Its state has changed.
     Next,
     /// The target has refused the move: the tablet stays.
@@ -34,28 +37,61 @@ enum Turn {
 impl TabletGroup {
     /// Drives a move in the background, unless this replica drives it already. The sender is dropped without an outcome when
     /// another replica leads. `cause`: for the events of the tablet, unless this replica knows it already.
-    pub(super) fn drive_move(self: &Arc<Self>, id: MoveId, cause: TabletEventCause) -> watch::Receiver<Outcome> {
+    ///
+    /// # Errors
+    /// `FailedPrecondition` when the tablet is on its way to another group.
+    pub(super) fn drive_move(
+        self: &Arc<Self>,
+        id: MoveId,
+        target: GroupDescriptor,
+        cause: TabletEventCause,
+    ) -> Result<watch::Receiver<Outcome>, Failure> {
         let mut driven = self.moves.by_tablet.lock();
         let earlier = driven.get(&id.tablet).filter(|earlier| earlier.id == id).cloned();
         if let Some(running) = earlier.as_ref().filter(|earlier| earlier.outcome.has_changed().is_ok()) {
-            return running.outcome.clone();
+            let is_same = running.target == target.group;
+            return if is_same {
+                Ok(running.outcome.clone())
+            } else {
+                Err(departs_elsewhere(running.target, id.tablet))
+            };
         }
         let cause = earlier.as_ref().map_or(cause, |earlier| earlier.cause);
-        let known = earlier.and_then(|earlier| earlier.outcome.borrow().clone());
+        // A failure was that of another attempt.
+        let known = earlier.and_then(|earlier| earlier.outcome.borrow().clone()).filter(Result::is_ok);
         let (sender, outcome) = watch::channel(known);
-        driven.insert(id.tablet, DrivenMove { id, cause, outcome: outcome.clone() });
+        driven.insert(id.tablet, DrivenMove { id, target: target.group, cause, outcome: outcome.clone() });
         drop(driven);
         let group = Arc::clone(self);
-        self.runtime.tasks.spawn_until_stopped("move-tablet", async move { group.run_move(id, cause, &sender).await });
-        outcome
+        self.runtime
+            .tasks
+            .spawn_until_stopped("move-tablet", async move { group.run_move(id, target, cause, &sender).await });
+        Ok(outcome)
     }
 
-    async fn run_move(&self, id: MoveId, cause: TabletEventCause, outcome: &watch::Sender<Outcome>) {
+    async fn run_move(
+        &self,
+        id: MoveId,
+        target: GroupDescriptor,
+        cause: TabletEventCause,
+        outcome: &watch::Sender<Outcome>,
+    ) {
+        let mut ahead = None;
+        if departure_in(&self.state_machine.applied_state(), id).is_none() {
+            match self.depart(id, &target, cause).await {
+                Ok(copy) => ahead = copy,
+                Err(failure) => {
+                    warn!(tablet = %id.tablet, target = %target.group, error = %failure.error, "tablet not moved");
+                    outcome.send_replace(Some(Err(failure)));
+                    return;
+                }
+            }
+        }
         let mut pause = PAUSE_MIN;
         while self.leader_term().is_ok() {
             let Some(departure) = departure_in(&self.state_machine.applied_state(), id) else { return };
             let turn = match departure.phase {
-                DeparturePhase::Copying => self.copy(&departure, cause).await,
+                DeparturePhase::Copying => self.hand_over(&departure, ahead.as_mut(), cause).await,
                 DeparturePhase::Left => {
                     outcome.send_replace(Some(Ok(())));
                     self.forget_move(&departure, cause).await
@@ -83,10 +119,28 @@ impl TabletGroup {
         }
     }
 
+    /// Sends what the target lacks, and then removes the tablet here. `ahead`: the copy that this replica has made.
+    async fn hand_over(
+        &self,
+        departure: &Departure,
+        ahead: Option<&mut AheadCopy>,
+        cause: TabletEventCause,
+    ) -> Result<Turn, Failure> {
+        let Some(copy) = departure.copy else { return self.copy(departure, cause).await };
+        match ahead.filter(|ahead| ahead.copy() == copy) {
+            Some(ahead) => self.complete(departure, ahead, cause).await,
+            None => {
+                let why = "the leader that has copied it does not lead any more; move it again";
+                self.take_back(departure, why.to_owned(), cause).await
+            }
+        }
+    }
+
     /// Sends the tablet to the target, and then removes it here.
     async fn copy(&self, departure: &Departure, cause: TabletEventCause) -> Result<Turn, Failure> {
         let started = self.runtime.clock.monotonic();
-        let start = self.state_machine.with_state(|state| export::start(state, departure));
+        let exported = Exported::of(departure);
+        let start = self.state_machine.with_state(|state| export::start(state, &exported));
         let start = start.ok_or_else(|| Error::internal("the group does not know the table of a departing tablet"))?;
         let mut status = self.send(departure, MoveStep::Begin(Box::new(start)), cause).await?;
         loop {
@@ -94,33 +148,37 @@ impl TabletGroup {
                 ImportStatus::Importing(ImportPosition::End) => self.send(departure, MoveStep::Finish, cause).await?,
                 ImportStatus::Importing(position) => {
                     self.leader_term()?;
-                    let chunk = self.export(departure, position).await?;
+                    let chunk = self.export(exported.clone(), position).await?;
                     self.send(departure, MoveStep::Chunk(chunk), cause).await?
                 }
-                ImportStatus::Served => {
-                    self.propose_move(departure, MoveStep::Done).await?;
-                    self.runtime.steps.reached(Step::MoveDone).await;
-                    let (tablet, millis) = (departure.tablet.tablet, self.elapsed_since(started).as_millis());
-                    info!(%tablet, source = %self.id(), target = %departure.target.group, millis, "tablet moved");
-                    return Ok(Turn::Next);
-                }
+                ImportStatus::Served => return self.leave(departure, started).await,
                 ImportStatus::Refused(why) => return self.take_back(departure, why, cause).await,
             };
         }
     }
 
-    async fn export(
-        &self,
-        departure: &Departure,
-        from: ImportPosition,
-    ) -> Result<ebla_model::tablet_move::ImportChunk, Failure> {
-        let (state_machine, departure) = (Arc::clone(&self.state_machine), departure.clone());
-        let read = move || export::next_chunk(&state_machine, &departure, from);
+    /// The target serves the tablet.
+    pub(super) async fn leave(&self, departure: &Departure, started: Duration) -> Result<Turn, Failure> {
+        self.propose_move(departure, MoveStep::Done).await?;
+        self.runtime.steps.reached(Step::MoveDone).await;
+        let (tablet, millis) = (departure.tablet.tablet, self.elapsed_since(started).as_millis());
+        info!(%tablet, source = %self.id(), target = %departure.target.group, unserved_millis = millis, "tablet moved");
+        Ok(Turn::Next)
+    }
+
+    pub(super) async fn export(&self, exported: Exported, from: ImportPosition) -> Result<ImportChunk, Failure> {
+        let state_machine = Arc::clone(&self.state_machine);
+        let read = move || export::next_chunk(&state_machine, &exported, from);
         Ok(self.maintenance.run(read).await.map_err(pool_failure)??)
     }
 
     /// The target cannot take the tablet. It must refuse the move for ever before the tablet is served here again.
-    async fn take_back(&self, departure: &Departure, why: String, cause: TabletEventCause) -> Result<Turn, Failure> {
+    pub(super) async fn take_back(
+        &self,
+        departure: &Departure,
+        why: String,
+        cause: TabletEventCause,
+    ) -> Result<Turn, Failure> {
         match self.send(departure, MoveStep::Refuse, cause).await? {
             ImportStatus::Refused(_for_ever) => {
                 self.propose_move(departure, MoveStep::Back).await?;
@@ -129,8 +187,9 @@ impl TabletGroup {
                 let message = format!("group {} cannot take tablet {tablet}: {why}", departure.target.group);
                 Ok(Turn::Stays(Failure::new(Reason::Busy, message)))
             }
-            // An earlier answer was lost: the next turn finds that the target serves it.
-            ImportStatus::Served | ImportStatus::Importing(_) => Ok(Turn::Next),
+            // An earlier answer was lost.
+            ImportStatus::Served => self.leave(departure, self.runtime.clock.monotonic()).await,
+            ImportStatus::Importing(_) => Err(Error::internal("the target has not refused the move").into()),
         }
     }
 
@@ -141,14 +200,24 @@ impl TabletGroup {
         Ok(Turn::Next)
     }
 
-    async fn send(
+    pub(super) async fn send(
         &self,
         departure: &Departure,
         step: MoveStep,
         cause: TabletEventCause,
     ) -> Result<ImportStatus, Failure> {
+        self.send_to(&departure.target, departure.id(), step, cause).await
+    }
+
+    pub(super) async fn send_to(
+        &self,
+        target: &GroupDescriptor,
+        id: MoveId,
+        step: MoveStep,
+        cause: TabletEventCause,
+    ) -> Result<ImportStatus, Failure> {
         let sent = sent_step(&step);
-        let status = self.host.import(&departure.target, departure.id(), step, cause).await?;
+        let status = self.host.import(target, id, step, cause).await?;
         if let Some(sent) = sent {
             self.runtime.steps.reached(sent).await;
         }

@@ -1,8 +1,11 @@
-//! Reading the content of a departing tablet in chunks: cells, then idempotency tokens, then sessions.
+//! Reading the content of a tablet in chunks: cells, then idempotency tokens, then sessions.
 //!
 //! The cells do not change while the tablet departs, except that dead ones are removed. Tokens and sessions may change: those that
 //! matter to the tablet's rows were there when it departed, and only expire or are acknowledged since. So a chunk may be read at any
 //! time, by any leader.
+//!
+//! A copy that begins ahead of the move is read in the same way, up to the tokens, while the tablet is served: what changes meanwhile is in
+//! the record of changes, and follows. Sessions come when the tablet departs, because each write of the group changes one.
 //!
 //! Cells that are garbage by their key alone are left out: the target does not know why they are dead, and they must not come back.
 
@@ -11,30 +14,60 @@ use std::ops::Bound;
 use bytes::Bytes;
 use ebla_model::codec;
 use ebla_model::error::Error;
+use ebla_model::id::{CopyId, LogIndex, TableId};
+use ebla_model::key::KeyRange;
 use ebla_model::stored_row::stored_range;
-use ebla_model::tablet_move::{Departure, ImportChunk, ImportPosition, ImportStart, ImportedSession, ImportedToken};
+use ebla_model::tablet_move::{
+    Departure, ImportChunk, ImportPosition, ImportStart, ImportedSession, ImportedToken, RemovedCells,
+};
 use ebla_storage::store::{GcRules, ScanPlan, StoreError, View};
 
 use crate::tablet::core::state::GroupState;
-use crate::tablet::core::state_machine::{GroupStateMachine, gc_rules};
+use crate::tablet::core::state_machine::GroupStateMachine;
+use crate::tablet::core::store_rules::gc_rules;
 
 /// A chunk ends after the item with which it reaches this size, in bytes.
-const CHUNK_BYTES: usize = 1 << 20;
+pub(super) const CHUNK_BYTES: usize = 1 << 20;
 /// Approximate size of an item besides its key and value.
-const ITEM_BYTES: usize = 16;
+pub(super) const ITEM_BYTES: usize = 16;
+
+/// What is read.
+#[derive(Clone, Debug)]
+pub(super) struct Exported {
+    pub(super) table: TableId,
+    pub(super) range: KeyRange,
+    /// The target's ticket.
+    pub(super) ticket: LogIndex,
+    /// The attempt, if the copy begins ahead of the move.
+    pub(super) copy: Option<CopyId>,
+}
+
+impl Exported {
+    /// A tablet that departs.
+    pub(super) fn of(departure: &Departure) -> Self {
+        let Departure { tablet, ticket, copy, .. } = departure;
+        Self { table: tablet.table, range: tablet.range.clone(), ticket: *ticket, copy: *copy }
+    }
+
+    /// Its rows as they are stored.
+    pub(super) fn stored_range(&self) -> KeyRange {
+        stored_range(self.table, &self.range)
+    }
+}
 
 /// What the target must know first; `None` if the group does not know the table.
-pub(super) fn start(state: &GroupState, departure: &Departure) -> Option<ImportStart> {
-    let (table, range) = (departure.tablet.table, &departure.tablet.range);
+pub(super) fn start(state: &GroupState, exported: &Exported) -> Option<ImportStart> {
+    let (table, range) = (exported.table, &exported.range);
     Some(ImportStart {
         source: state.descriptor.group,
-        ticket: departure.ticket,
+        ticket: exported.ticket,
         range: range.clone(),
         schema: state.tables.get(&table)?.schema.as_ref().clone(),
         time: state.time,
         gc_time: state.gc_time,
         drops: state.drops_of(table, range).map(|(id, range)| (id, range.clone())).collect(),
         drops_known_from: state.operations_known_from(),
+        copy: exported.copy,
     })
 }
 
@@ -44,16 +77,16 @@ pub(super) fn start(state: &GroupState, departure: &Departure) -> Option<ImportS
 /// When the store cannot be read.
 pub(super) fn next_chunk(
     state_machine: &GroupStateMachine,
-    departure: &Departure,
+    exported: &Exported,
     from: ImportPosition,
 ) -> Result<ImportChunk, Error> {
-    let mut chunk = ImportChunk { to: from.clone(), from, cells: Vec::new(), tokens: Vec::new(), sessions: Vec::new() };
+    let mut chunk = empty_chunk(exported.copy, from);
     let mut room = CHUNK_BYTES;
     if matches!(chunk.from, ImportPosition::Start | ImportPosition::Cell(_)) {
         let rules = state_machine.with_state(gc_rules);
         let store = state_machine.store();
         let position = chunk.from.clone();
-        let (cells, left) = store.with_view(|view| read_cells(view, &rules, departure, &position))?;
+        let (cells, left) = store.with_view(|view| read_cells(view, &rules, exported, &position))?;
         chunk.cells = cells;
         room = left;
         chunk.to = match (room, chunk.cells.last()) {
@@ -62,8 +95,22 @@ pub(super) fn next_chunk(
             _ => ImportPosition::Token(Bytes::new()),
         };
     }
-    state_machine.with_state(|state| add_records(state, departure, &mut chunk, room));
+    state_machine.with_state(|state| add_records(state, exported, &mut chunk, room));
     Ok(chunk)
+}
+
+/// A chunk without content, which ends where it begins.
+pub(super) fn empty_chunk(copy: Option<CopyId>, from: ImportPosition) -> ImportChunk {
+    ImportChunk {
+        to: from.clone(),
+        from,
+        cells: Vec::new(),
+        tokens: Vec::new(),
+        sessions: Vec::new(),
+        copy,
+        removed: RemovedCells::default(),
+        times: None,
+    }
 }
 
 /// Keys and values of cells.
@@ -73,10 +120,10 @@ type Cells = Vec<(Bytes, Bytes)>;
 fn read_cells(
     view: &View<'_>,
     rules: &GcRules,
-    departure: &Departure,
+    exported: &Exported,
     from: &ImportPosition,
 ) -> Result<(Cells, usize), StoreError> {
-    let (mut lower, upper) = codec::range_bounds(&stored_range(departure.tablet.table, &departure.tablet.range));
+    let (mut lower, upper) = codec::range_bounds(&exported.stored_range());
     if let ImportPosition::Cell(last) = from {
         lower = [last.as_ref(), &[0]].concat();
     }
@@ -95,11 +142,11 @@ fn read_cells(
     Ok((cells, room))
 }
 
-/// Adds tokens and sessions after the chunk's end, until there is no room; moves its end.
-fn add_records(state: &GroupState, departure: &Departure, chunk: &mut ImportChunk, mut room: usize) {
+/// Adds tokens and sessions after the chunk's end, until there is no room; moves its end. A copy that begins ahead has no sessions.
+fn add_records(state: &GroupState, exported: &Exported, chunk: &mut ImportChunk, mut room: usize) {
     let now = state.session_time();
     if let ImportPosition::Token(last) = chunk.to.clone() {
-        let (lower, upper) = codec::range_bounds(&stored_range(departure.tablet.table, &departure.tablet.range));
+        let (lower, upper) = codec::range_bounds(&exported.stored_range());
         let lower = if last.is_empty() { Bound::Included(lower) } else { Bound::Excluded(last.to_vec()) };
         for (key, token) in state.tokens.range((lower, upper.map_or(Bound::Unbounded, Bound::Excluded))) {
             if room == 0 {
@@ -110,9 +157,19 @@ fn add_records(state: &GroupState, departure: &Departure, chunk: &mut ImportChun
             chunk.tokens.push(ImportedToken { key: key.clone(), remaining, result });
             chunk.to = ImportPosition::Token(key.clone());
         }
+        if exported.copy.is_some() {
+            chunk.to = ImportPosition::Difference(0);
+            return;
+        }
     }
+    add_sessions(state, chunk, room);
+}
+
+/// Adds sessions after the chunk's end, until there is no room; moves its end.
+pub(super) fn add_sessions(state: &GroupState, chunk: &mut ImportChunk, mut room: usize) {
+    let now = state.session_time();
     let after = match chunk.to {
-        ImportPosition::Token(_) => Bound::Unbounded,
+        ImportPosition::Token(_) | ImportPosition::Difference(_) => Bound::Unbounded,
         ImportPosition::Session(last) => Bound::Excluded(last),
         ImportPosition::Start | ImportPosition::Cell(_) | ImportPosition::End => return,
     };

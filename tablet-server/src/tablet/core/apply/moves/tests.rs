@@ -101,7 +101,10 @@ impl Group {
 
     /// One cell, token or session after a position.
     fn export(&self, departure: &Departure, from: ImportPosition) -> ImportChunk {
-        let mut chunk = ImportChunk { to: from.clone(), from, cells: vec![], tokens: vec![], sessions: vec![] };
+        let (cells, tokens, sessions) = (vec![], vec![], vec![]);
+        let removed = ebla_model::tablet_move::RemovedCells::default();
+        let mut chunk =
+            ImportChunk { to: from.clone(), from, cells, tokens, sessions, copy: None, removed, times: None };
         let next_cell = |after: &[u8]| {
             let cells = self.cells.0.lock();
             let (lower, upper) = codec::range_bounds(&stored_range(TABLE, &departure.tablet.range));
@@ -144,7 +147,7 @@ impl Group {
             ImportPosition::Cell(key) => take_cell(&key),
             ImportPosition::Token(key) => take_token(&key),
             ImportPosition::Session(session) => take_session(Some(session)),
-            ImportPosition::End => ImportPosition::End,
+            ImportPosition::Difference(_) | ImportPosition::End => ImportPosition::End,
         };
         chunk
     }
@@ -243,7 +246,7 @@ impl World {
         let ticket = tickets[tickets.len() - 1 - ticket % tickets.len().min(3)];
         let target = self.groups[to].state.descriptor.clone();
         let generation = self.groups[from].state.tablets[&TABLET].generation;
-        self.groups[from].step(MoveId { tablet: TABLET, generation }, MoveStep::Out { target, ticket });
+        self.groups[from].step(MoveId { tablet: TABLET, generation }, MoveStep::Out { target, ticket, copy: None });
     }
 
     /// A leader of a source acts on the reply with this number, or on none.
@@ -274,6 +277,7 @@ impl World {
                     gc_time: self.groups[at].state.gc_time,
                     drops: Vec::new(),
                     drops_known_from: OperationId::new(0),
+                    copy: None,
                 };
                 MoveStep::Begin(Box::new(start))
             }
@@ -478,6 +482,7 @@ fn a_tablet_moves_only_between_groups_that_have_dropped_the_same_rows() {
             gc_time: state.gc_time,
             drops: state.drops_of(TABLE, &KeyRange::prefix(b"a")).map(|(id, range)| (id, range.clone())).collect(),
             drops_known_from: state.operations_known_from(),
+            copy: None,
         };
         MoveStep::Begin(Box::new(start))
     };

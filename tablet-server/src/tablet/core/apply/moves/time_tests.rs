@@ -77,6 +77,7 @@ fn begin(source: &GroupState, target: &mut GroupState, now: Micros) -> ImportSta
         gc_time: source.gc_time,
         drops: Vec::new(),
         drops_known_from: OperationId::new(0),
+        copy: None,
     };
     let id = MoveId { tablet: TABLET, generation: Generation::new(1) };
     match Applier::new(target, &NoCells).move_step(id, MoveStep::Begin(Box::new(start))) {
