@@ -30,7 +30,7 @@ use ebla_model::tablet_event::TabletEventCause;
 use ebla_model::tablet_move::{
     Departure, ImportChunk, ImportPosition, ImportStart, ImportStatus, ImportedToken, MoveId, MoveStep,
 };
-use ebla_runtime::{Failpoint, Step};
+use ebla_runtime::{BlockingError, Failpoint, Step};
 use ebla_storage::store::GcRules;
 use tracing::{info, warn};
 
@@ -364,11 +364,7 @@ impl TabletGroup {
     ) -> Result<Turn, Failure> {
         let started = self.runtime.clock.monotonic();
         if matches!(made.rest, Rest::Unread) {
-            // Changes that are taken and not read are lost.
-            made.rest = match self.read_rest(departure, made).await {
-                Ok(chunks) => Rest::Chunks(chunks),
-                Err(failure) => Rest::Lost(failure.error.to_string()),
-            };
+            made.rest = self.read_rest(departure, made).await?;
         }
         let chunks = match &mut made.rest {
             Rest::Chunks(chunks) => chunks,
@@ -396,17 +392,25 @@ impl TabletGroup {
         }
     }
 
-    /// The chunks of the last difference and of the sessions.
-    async fn read_rest(&self, departure: &Departure, made: &AheadCopy) -> Result<VecDeque<ImportChunk>, Failure> {
+    /// The last difference and the sessions, on a thread for reads: the others may be busy with flushes, and the tablet is not served.
+    ///
+    /// # Errors
+    /// When there is no thread now; nothing was taken.
+    async fn read_rest(&self, departure: &Departure, made: &AheadCopy) -> Result<Rest, Failure> {
         let (state_machine, copied) = (Arc::clone(&self.state_machine), made.record.copied.clone());
         let (departure, start, number) = (departure.clone(), made.start.clone(), made.number);
-        let rest = made.record.gauge.content_bytes();
-        if rest > REST_MAX {
-            return Err(too_fast());
+        if made.record.gauge.content_bytes() > REST_MAX {
+            return Ok(Rest::Lost(too_fast().error.to_string()));
         }
         let read = move || read_rest(&state_machine, &copied, &departure, &start, number);
-        let chunks = self.maintenance.run(read).await.map_err(pool_failure)??;
-        if chunks.len() > REST_CHUNKS_MAX { Err(too_fast()) } else { Ok(chunks) }
+        // Changes that were taken and not read are lost.
+        Ok(match self.reads.run(read).await {
+            Ok(Ok(chunks)) if chunks.len() <= REST_CHUNKS_MAX => Rest::Chunks(chunks),
+            Ok(Ok(_chunks)) => Rest::Lost(too_fast().error.to_string()),
+            Ok(Err(error)) => Rest::Lost(error.to_string()),
+            Err(full @ BlockingError::Full) => return Err(pool_failure(full)),
+            Err(error) => Rest::Lost(error.to_string()),
+        })
     }
 }
 
