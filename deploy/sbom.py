@@ -2,7 +2,7 @@
 """Lists what the program `ebla` is built from, as CycloneDX 1.5 JSON: sbom.py FILE
 
 A component for each crate of the normal dependencies of ebla-cli on this platform, with version, licence, checksum and package URL, and one for
-each library in another language that a crate brings: RocksDB and its compressors, mimalloc. Crates that only run at build time, such as
+each of RocksDB and its compressors, whose versions their crates name. Other C code (mimalloc, ring) has the version of its crate. Crates that only run at build time, such as
 procedural macros, have the scope `excluded`. Equal sources give an equal file, so it has no time of its own.
 
 Cargo says what is built; nothing is downloaded. tests/tidy/components.rs checks the list.

@@ -3,7 +3,8 @@
 //!
 //! A view belongs to a table by its id, and is deleted with it. While a view is protected, its table cannot be deleted.
 //!
-//! Every server has a copy of all views, so their size is bounded: [`TABLE_BYTES_MAX`] for a table, [`ALL_BYTES_MAX`] together.
+//! Every server has a copy of all views, so their size is bounded, with what each adds to a list: [`TABLE_BYTES_MAX`] for a table,
+//! [`ALL_BYTES_MAX`] together.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +16,7 @@ use ebla_model::id::TableId;
 use ebla_model::schema::{Protection, TableName, TableSchema};
 use ebla_proto::admin;
 use ebla_proto::admin::authorized_view::ResponseView;
+use ebla_proto::convert;
 use ebla_proto::convert::access::policy_etag;
 use ebla_proto::convert::view::{update_view, view_from_bytes, view_to_admin, view_to_bytes};
 use tracing::info;
@@ -27,6 +29,8 @@ use crate::schema_store::Stored;
 const TABLE_BYTES_MAX: usize = 4 << 20;
 /// The most bytes of all views of the cluster, as stored: Chubby lists 64 MiB of files at most.
 const ALL_BYTES_MAX: usize = 16 << 20;
+/// What a file adds to a list of Chubby beside its path and its value: revisions and lengths. It bounds the number of small views too.
+const FILE_BYTES: usize = 128;
 /// Deletions in a transaction, far below the limit of etcd.
 const CHUNK: usize = 50;
 
@@ -34,13 +38,14 @@ const CHUNK: usize = 50;
 struct StoredView {
     path: String,
     modified: Revision,
+    value: Bytes,
     /// The view; an error when this release cannot read it.
     view: Result<AuthorizedView, Error>,
 }
 
 impl StoredView {
     fn new(file: File) -> Self {
-        Self { modified: file.modified, view: view_from_bytes(file.value), path: file.path }
+        Self { modified: file.modified, view: view_from_bytes(file.value.clone()), value: file.value, path: file.path }
     }
 
     fn readable(&self) -> Result<&AuthorizedView, Error> {
@@ -93,8 +98,14 @@ fn check_families(view: &AuthorizedView, schema: &TableSchema) -> Result<(), Err
 /// Checks that there is room for a file of this size in the place of the one at `path`.
 async fn check_room(master: &ActiveMaster, table: TableId, path: &str, size: usize) -> Result<(), Error> {
     let (files, _revision) = master.chubby().list(paths::VIEWS).await?;
-    let others = files.iter().filter(|file| file.path != path).map(|file| (file.path.as_str(), file.value.len()));
-    check_sizes(others, &paths::views(table), size)
+    let others = files.iter().filter(|file| file.path != path);
+    let others = others.map(|file| (file.path.as_str(), cost(&file.path, file.value.len())));
+    check_sizes(others, &paths::views(table), cost(path, size))
+}
+
+/// The bytes of a file in a list of Chubby.
+const fn cost(path: &str, value: usize) -> usize {
+    path.len() + value + FILE_BYTES
 }
 
 /// `others`: paths and sizes of all other views. `folder`: that of the views of the table.
@@ -174,7 +185,7 @@ pub(crate) async fn create(
         check_room(master, table, &path, value.len()).await?;
         let compares = vec![Compare::Absent(path.clone()), same_schema(&schema)];
         if let TransactionOutcome::Committed(revision) =
-            master.commit_intent(compares, vec![Write::put(path, value.clone())]).await?
+            master.commit_intent(compares, writes(Write::put(path, value.clone()), view, &schema)).await?
         {
             info!(%name, "authorized view created");
             return Ok(view_to_admin(name, view, etag(revision), ResponseView::Full));
@@ -185,6 +196,14 @@ pub(crate) async fn create(
 /// The table is the same and is not being deleted: otherwise the view would be left when it is gone.
 fn same_schema(schema: &Stored<TableSchema>) -> Compare {
     Compare::Modified(paths::table(schema.value.table), schema.modified)
+}
+
+/// The writes that store a view. A protected one writes the schema of its table again: a deletion of the table that has begun then has to
+/// look at the views once more.
+fn writes(file: Write, view: &AuthorizedView, schema: &Stored<TableSchema>) -> Vec<Write> {
+    let again = (view.protection == Protection::On)
+        .then(|| Write::put(paths::table(schema.value.table), convert::schema_to_bytes(&schema.value)));
+    [file].into_iter().chain(again).collect()
 }
 
 /// Updates the fields that `mask` names.
@@ -205,23 +224,31 @@ pub(crate) async fn update(
         if next.subset != stored.readable()?.subset {
             check_families(&next, &schema.value)?;
         }
-        if let Some(revision) = replace(master, &schema, &stored, view_to_bytes(&next)?).await? {
+        if let Some(revision) = replace(master, &schema, &stored, &next).await? {
             info!(%name, "authorized view updated");
             return Ok(view_to_admin(name, &next, etag(revision), ResponseView::Full));
         }
     }
 }
 
-/// Replaces the file of a view; `None`: it or the table has changed meanwhile.
+/// Replaces a view; `None`: it or the table has changed meanwhile. A view that stays as it is is not written again: etcd keeps old versions.
 async fn replace(
     master: &ActiveMaster,
     schema: &Stored<TableSchema>,
     stored: &StoredView,
-    value: Bytes,
+    next: &AuthorizedView,
 ) -> Result<Option<Revision>, Error> {
-    check_room(master, schema.value.table, &stored.path, value.len()).await?;
+    let value = view_to_bytes(next)?;
+    if value == stored.value {
+        return Ok(Some(stored.modified));
+    }
+    // What makes a view smaller, such as the removal of a member, needs no room.
+    if value.len() > stored.value.len() {
+        check_room(master, schema.value.table, &stored.path, value.len()).await?;
+    }
     let compares = vec![stored.unchanged(), same_schema(schema)];
-    let outcome = master.commit_intent(compares, vec![Write::put(stored.path.clone(), value)]).await?;
+    let writes = writes(Write::put(stored.path.clone(), value), next, schema);
+    let outcome = master.commit_intent(compares, writes).await?;
     Ok(match outcome {
         TransactionOutcome::Committed(revision) => Some(revision),
         TransactionOutcome::Conflict => None,
@@ -274,7 +301,7 @@ pub(crate) async fn set_policy(
             return Err(Error::new(Reason::Conflict, message));
         }
         let next = AuthorizedView { policy: policy.clone(), ..stored.readable()?.clone() };
-        if let Some(revision) = replace(master, &schema, &stored, view_to_bytes(&next)?).await? {
+        if let Some(revision) = replace(master, &schema, &stored, &next).await? {
             info!(%name, "policy replaced");
             return Ok(policy_etag(Some(revision.get())));
         }
@@ -317,6 +344,11 @@ mod tests {
         assert_eq!(full.reason, Reason::ResourceExhausted);
         assert_eq!(sizes(&[("views/77/a", TABLE_BYTES_MAX)], 10), Ok(()), "another table");
         assert!(sizes(&[("views/77/a", ALL_BYTES_MAX - 10)], 11).is_err());
+    }
+
+    #[test]
+    fn small_views_are_bounded_by_what_a_list_of_them_takes() {
+        assert_eq!(cost("views/7/v", 4), 9 + 4 + FILE_BYTES);
     }
 
     #[test]

@@ -385,6 +385,12 @@ fn recover_access(chubby: &ChubbyContent, evidence: &BTreeMap<ServerId, ServerEv
         }
         steps.push(Step::WriteAccess((*path).clone(), (*content).clone()));
     }
+    let views = copies.keys().filter(|path| path.starts_with(paths::VIEWS)).count();
+    if views > 0 && !(steps.is_empty() && written.is_empty()) {
+        recovery.findings.push(format!(
+            "authorized views are not restored, and the servers know {views}: compare `ebla view list` of each table with your own copies"
+        ));
+    }
     for (table, name) in written.into_iter().filter(|(table, _name)| !present(table)) {
         let path = paths::table_access(table);
         if !copies.contains_key(&path) && !chubby.access.contains(&path) {
