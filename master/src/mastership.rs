@@ -78,7 +78,7 @@ impl Mastership {
     async fn run_active(&self, lock: MasterLock) {
         let lock_revision = lock.revision();
         info!(%lock_revision, "became active master");
-        self.metrics.begin_term();
+        self.metrics.begin_term(self.runtime.clock.monotonic());
         let runtime = self.runtime.child("active");
         let token = self.runtime.tasks.token();
         let guard = WithdrawOnDrop(self);

@@ -127,9 +127,11 @@ struct Observed {
 
 impl MasterMetrics {
     /// This process became the active master.
-    pub(crate) fn begin_term(&self) {
+    ///
+    /// `now`: monotonic. The age of the last round counts from here, so that a first round that never ends is seen.
+    pub(crate) fn begin_term(&self, now: Duration) {
         self.0.terms.increment();
-        *self.0.observed.lock() = Observed::default();
+        *self.0.observed.lock() = Observed { view: None, round_ended: Some(now) };
     }
 
     /// The active master has seen the cluster like this.
@@ -273,8 +275,9 @@ mod tests {
     #[test]
     fn rounds_and_actions_are_counted_by_their_outcome() {
         let metrics = MasterMetrics::default();
-        metrics.begin_term();
         let second = Duration::from_secs(1);
+        metrics.begin_term(second);
+        assert_eq!(value(&metrics.view(second * 4), &ROUND_AGE, &[]), Some(3.0.into()), "the first round has not ended");
         metrics.end_round(Some(RoundOutcome::Complete), second, second * 10);
         metrics.end_round(None, second, second * 20);
         let action = Action::FinishCreate(TableId::new(7));
@@ -289,8 +292,8 @@ mod tests {
         assert_eq!(value(&view, &WITHOUT_QUORUM, &[]), None, "nothing is known yet");
         metrics.observe(&ClusterView::default());
         assert_eq!(value(&metrics.view(second), &WITHOUT_QUORUM, &[]), Some(0_u64.into()));
-        metrics.begin_term();
-        assert!(metrics.view(second).is_empty(), "what the last term saw is gone");
+        metrics.begin_term(second);
+        assert_eq!(value(&metrics.view(second), &WITHOUT_QUORUM, &[]), None, "what the last term saw is gone");
     }
 
     #[test]

@@ -25,6 +25,8 @@ use crate::tablet::lifecycle::manager::TabletManager;
 use crate::tablet::write::admission::Gate;
 
 const SERVER: &[&str] = &["server"];
+/// How long a replica may be without contact before it counts as leaderless: longer than an election takes.
+const SILENCE_MAX: Duration = Duration::from_secs(3);
 
 static REPLICAS: Family = Family::gauge(
     "ebla_raft_replicas",
@@ -35,7 +37,7 @@ static REPLICAS: Family = Family::gauge(
 static LEADERLESS: Family = Family::gauge(
     "ebla_raft_leaderless_replicas",
     SERVER,
-    "Running replicas that know no leader of their group: its tablets cannot be written",
+    "Running replicas without contact for three seconds: followers with a leader, leaders with a majority. Their tablets cannot be written",
 );
 static LEADERSHIPS: Family = Family::counter(
     "ebla_raft_elections_won_total",
@@ -393,9 +395,8 @@ struct ReplicaFigures {
 
 impl ReplicaFigures {
     /// Adds a running replica of a group with this number of tablets.
-    fn add(&mut self, status: &GroupStatus, tablets: u64) {
-        let is_leaderless = status.leader.is_none() && !status.is_leader;
-        self.leaderless += u64::from(is_leaderless);
+    fn add(&mut self, status: &GroupStatus, tablets: u64, is_cut_off: bool) {
+        self.leaderless += u64::from(is_cut_off);
         if status.is_leader {
             self.leaders += 1;
             self.tablets_led += tablets;
@@ -419,7 +420,8 @@ fn add_replicas(samples: &mut Samples, manager: &TabletManager) {
     let (mut figures, mut moving) = (ReplicaFigures::default(), 0_usize);
     for group in manager.groups().iter().filter(|group| group.raft().is_running()) {
         let (status, applied) = (group.raft().status(), group.state_machine().applied_state());
-        figures.add(&status, u64::try_from(applied.metadata.tablets.len()).unwrap_or(u64::MAX));
+        let tablets = u64::try_from(applied.metadata.tablets.len()).unwrap_or(u64::MAX);
+        figures.add(&status, tablets, group.raft().is_cut_off(SILENCE_MAX));
         if status.is_leader {
             moving += applied.metadata.tablets.values().filter(|tablet| tablet.moves_to.is_some()).count();
         }
@@ -513,7 +515,8 @@ impl Source for StoreSource {
                     .for_each(|one| sum.add(one));
                 sum
             };
-            let Ok(activity) = manager.maintenance().run(work).await else { return Vec::new() };
+            // When the scrape has given up, the read is not done.
+            let Ok(activity) = manager.maintenance().run_if_awaited(work).await else { return Vec::new() };
             samples.add(&FILES, activity.file_bytes);
             samples.add(&COMPACTIONS, activity.compactions);
             samples.add(&RUNNING_FLUSHES, activity.flushes);
@@ -555,9 +558,9 @@ mod tests {
             matched: BTreeMap::from(matched),
             ..GroupStatus::default()
         };
-        figures.add(&leader, 7);
+        figures.add(&leader, 7, false);
         let follower = GroupStatus { committed: at(50), applied: at(20), ..GroupStatus::default() };
-        figures.add(&follower, 2);
+        figures.add(&follower, 2, true);
         let expected = ReplicaFigures {
             leaders: 1,
             followers: 1,

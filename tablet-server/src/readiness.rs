@@ -10,6 +10,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use ebla_runtime::Tasks;
 use tokio::sync::watch;
 
 use crate::registration::RegistrationStatus;
@@ -31,9 +32,15 @@ impl ServerReadiness {
         Arc::new(Self { manager, registration: OnceLock::new(), was_registered: AtomicBool::new(false) })
     }
 
-    /// The server registers, as this receiver reports.
-    pub(crate) fn observe(&self, registration: &watch::Receiver<RegistrationStatus>) {
+    /// The server registers, as this receiver reports. The first registration is remembered, whether anything asks or not.
+    pub(crate) fn observe(self: &Arc<Self>, registration: &watch::Receiver<RegistrationStatus>, tasks: &Tasks) {
         let _first = self.registration.set(registration.clone());
+        let (readiness, mut status) = (Arc::clone(self), registration.clone());
+        tasks.spawn_until_stopped("readiness", async move {
+            if status.wait_for(|now| *now == RegistrationStatus::Registered).await.is_ok() {
+                readiness.was_registered.store(true, Ordering::Relaxed);
+            }
+        });
     }
 
     /// Whether the server is registered now.
@@ -51,10 +58,7 @@ impl ServerReadiness {
         }
         let status = self.registration.get().map(|status| status.borrow().clone()).unwrap_or_default();
         match status {
-            RegistrationStatus::Registered => {
-                self.was_registered.store(true, Ordering::Relaxed);
-                Ok(())
-            }
+            RegistrationStatus::Registered => Ok(()),
             RegistrationStatus::Refused(error) => Err(error.message),
             RegistrationStatus::Unregistered if self.was_registered.load(Ordering::Relaxed) => Ok(()),
             RegistrationStatus::Unregistered => {

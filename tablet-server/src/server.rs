@@ -220,7 +220,7 @@ impl TabletServer {
             let (zone, ttl) = (config.options.zone.clone(), config.options.lease_ttl);
             let registration = Registration { server, address: address.clone(), incarnation, zone, ttl };
             let registration_status = registration::maintain(registration, Arc::clone(&disk.registry), chubby, &lease);
-            readiness.observe(&registration_status);
+            readiness.observe(&registration_status, &background.tasks);
             let of_master = directory.clone();
             let in_memory = ServerSource {
                 manager: Arc::downgrade(&manager),

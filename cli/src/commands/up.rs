@@ -209,7 +209,7 @@ pub async fn start(up: &Up, signals: &mut Signals, runtime: &Runtime) -> Result<
         scan_cache: up.scan_cache,
         memory_groups: up.memory_groups,
     };
-    let monitoring = match monitor(up, runtime).await {
+    let monitoring = match monitor(up, &addresses, runtime).await {
         Ok(monitoring) => monitoring,
         Err(failure) => {
             folder.discard();
@@ -234,12 +234,12 @@ pub async fn start(up: &Up, signals: &mut Signals, runtime: &Runtime) -> Result<
 }
 
 /// What the process shows over HTTP; the port is open from now on.
-async fn monitor(up: &Up, runtime: &Runtime) -> Result<Monitoring, Failure> {
+async fn monitor(up: &Up, taken: &[Listen<'_>], runtime: &Runtime) -> Result<Monitoring, Failure> {
     let monitoring = Monitoring::new("up", runtime);
     match &up.http {
         Some(HttpAddress::Off) => Ok(monitoring),
         Some(HttpAddress::At(address)) => monitoring.listen(Some(address), runtime).await,
-        None => Ok(monitoring.listen_near(DEFAULT_HTTP, runtime).await),
+        None => Ok(monitoring.listen_near(DEFAULT_HTTP, taken, runtime).await),
     }
 }
 

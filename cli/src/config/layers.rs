@@ -67,6 +67,13 @@ fn arguments(option: &Arg, setting: &Setting) -> Result<Vec<OsString>, String> {
             _ => Err(format!("{key} is true or false")),
         };
     }
+    // An option whose value may be left out is also given by its name alone.
+    let is_optional = option.get_num_args().is_some_and(|count| count.min_values() == 0);
+    match setting.value {
+        Given::Truth(true) if is_optional => return Ok(vec![format!("--{key}").into()]),
+        Given::Truth(false) if is_optional => return Ok(Vec::new()),
+        _ => {}
+    }
     let text = |value: &str| OsString::from(format!("--{key}={value}"));
     match &setting.value {
         Given::Text(value) => Ok(vec![text(value)]),
@@ -131,6 +138,7 @@ mod tests {
             Arg::new("etcd").long("etcd").action(ArgAction::Append),
             Arg::new("addr").long("addr"),
             Arg::new("zone").long("zone").env("CONFIG_TEST_UNSET"),
+            Arg::new("names").long("names").num_args(0..=1),
             Arg::new("balance").long("balance").value_parser(PossibleValuesParser::new(["on", "off"])),
         ])
     }
@@ -154,7 +162,9 @@ mod tests {
             layered(&["--listen", "b:2", "--etcd=z", "--balance", "on"], text).unwrap(),
             ["--addr=p,q", "--ephemeral", "--zone=7"]
         );
-        assert_eq!(layered(&[], "ephemeral = false\n").unwrap(), [""; 0]);
+        assert_eq!(layered(&[], "ephemeral = false\nnames = false\n").unwrap(), [""; 0]);
+        assert_eq!(layered(&[], "names = true\n").unwrap(), ["--names"]);
+        assert_eq!(layered(&[], "names = \"a:1\"\n").unwrap(), ["--names=a:1"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use ebla_runtime::logging::{self, LogFilter};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{Described, Refused, describe};
-use crate::output::Failure;
+use crate::output::{self, Failure};
 
 /// What a process needs to read its configuration again.
 #[derive(Clone, Debug)]
@@ -59,7 +59,8 @@ impl Reload {
                 return std::future::pending().await;
             }
             let text = self.again();
-            eprintln!("ebla: {text}");
+            // Not eprintln: the terminal may be what is gone, and a panic ends the process.
+            output::note(&format!("ebla: {text}"));
         }
     }
 

@@ -7,6 +7,7 @@ use ebla_runtime::metrics::{ProcessSource, Source};
 use ebla_runtime::{HttpPort, Metrics, Readiness, Runtime};
 
 use crate::output::Failure;
+use crate::process::Listen;
 
 /// How many ports are tried after the default one.
 const PORTS_TRIED: u16 = 100;
@@ -50,10 +51,16 @@ impl Monitoring {
     }
 
     /// Opens the port at this address, or at the next free one. Without a free one the process runs without the port.
-    pub async fn listen_near(mut self, address: &str, runtime: &Runtime) -> Self {
+    ///
+    /// `taken`: where the process will listen itself; their ports are left free.
+    pub async fn listen_near(mut self, address: &str, taken: &[Listen<'_>], runtime: &Runtime) -> Self {
         let Some((host, port)) = address.rsplit_once(':') else { return self };
         let first: u16 = port.parse().unwrap_or_default();
-        for port in first..first.saturating_add(PORTS_TRIED) {
+        let is_taken = |port: &u16| {
+            let ports = taken.iter().filter_map(|one| one.address.rsplit_once(':'));
+            ports.map(|(_host, port)| port).any(|taken| taken == port.to_string())
+        };
+        for port in (first..first.saturating_add(PORTS_TRIED)).filter(|port| !is_taken(port)) {
             let candidate = format!("{host}:{port}");
             if let Ok(port) = HttpPort::start(&candidate, self.pages.clone(), &runtime.child("http")).await {
                 self.port = Some(port);

@@ -97,8 +97,12 @@ pub fn shown_arguments(arguments: impl IntoIterator<Item = OsString>) -> Vec<Str
     shown.collect()
 }
 
-/// The same text without a user and a password in a URL.
+/// The same text without users and passwords in its URLs, of which it may be a list with commas.
 fn without_credentials(text: String) -> String {
+    text.split(',').map(|url| url_without_credentials(url.to_owned())).collect::<Vec<_>>().join(",")
+}
+
+fn url_without_credentials(text: String) -> String {
     let Some((scheme, rest)) = text.split_once("://") else { return text };
     let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
     match authority.rsplit_once('@') {

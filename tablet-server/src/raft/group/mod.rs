@@ -62,6 +62,8 @@ pub struct Group {
     transfer_target: AtomicU64,
     relinquished: RelinquishedTerm,
     vote_holdoff: VoteHoldoff,
+    /// When a leader last sent something that was accepted, or the replica started: microseconds since boot.
+    heard: AtomicU64,
     /// Set when the server is about to stop.
     elections_disabled: AtomicBool,
     clock: Clock,
@@ -74,6 +76,10 @@ pub struct Group {
     shard: ExecutorShard,
     /// The tokio runtime of the shard.
     handle: Handle,
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Group {
@@ -108,6 +114,7 @@ impl Group {
             transfer_target,
             relinquished: RelinquishedTerm::new(),
             vote_holdoff,
+            heard: AtomicU64::new(micros(clock.monotonic())),
             elections_disabled: AtomicBool::new(false),
             clock,
             status,
@@ -126,6 +133,25 @@ impl Group {
     /// Identifies the group and the replica.
     pub const fn id(&self) -> GroupReplica {
         self.config.group
+    }
+
+    /// Whether the replica has had no contact for longer than `limit`: a follower with a leader, a leader with a majority. openraft names a leader
+    /// that is gone until another one is elected, so this is measured by messages.
+    pub fn is_cut_off(&self, limit: Duration) -> bool {
+        let now = self.clock.monotonic();
+        let is_recent = |at: Duration| now.saturating_sub(at) <= limit;
+        let status = self.status();
+        if !status.is_leader {
+            return !is_recent(Duration::from_micros(self.heard.load(Ordering::Relaxed)));
+        }
+        let own = self.config.group.replica;
+        let answered = |id: &ReplicaId| status.last_contact.get(id).is_some_and(|at| is_recent(*at));
+        !status.membership.has_majority(|one| one.replica == own || answered(&one.replica))
+    }
+
+    /// A leader has sent something that was accepted.
+    fn hear(&self) {
+        self.heard.store(micros(self.clock.monotonic()), Ordering::Relaxed);
     }
 
     /// The times of the Raft protocol.

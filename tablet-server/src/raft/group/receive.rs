@@ -11,7 +11,11 @@ use crate::raft::types::{AppendRequest, AppendResponse, RaftVote, vote_term};
 
 impl Group {
     pub(in crate::raft) async fn receive_append(&self, request: AppendRequest) -> Result<AppendResponse, Unreachable> {
-        self.raft.append_entries(request).await.map_err(stopped)
+        let response = self.raft.append_entries(request).await.map_err(stopped)?;
+        if !matches!(response, AppendResponse::HigherVote(_)) {
+            self.hear();
+        }
+        Ok(response)
     }
 
     pub(in crate::raft) async fn receive_request(&self, request: RaftRequest) -> Result<RaftResponse, Unreachable> {
