@@ -1,4 +1,4 @@
-//! A cluster of processes with TLS and access control: identities by client certificates, policies and lists of families, and that nothing but the
+//! A cluster of processes with TLS and access control: identities by client certificates, policies, lists of families and authorized views, and that nothing but the
 //! public API is open to users.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail, and then says where")]
@@ -13,8 +13,10 @@ use ebla_model::error::Reason;
 use ebla_model::key::{RowKey, RowSet};
 use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_model::schema::TableName;
+use ebla_proto::data::ReadRowsRequest;
 use ebla_proto::locate::ClusterRequest;
 use ebla_proto::locate::locate_client::LocateClient;
+use ebla_proto::services::bigtable_client::BigtableClient;
 use ebla_runtime::Runtime;
 use ebla_tests::cluster::Cluster as _;
 use ebla_tests::etcd::Build;
@@ -114,6 +116,7 @@ async fn guarded() {
 
     policies(&callers).await;
     tokens_are_identities(&callers, &tokens).await;
+    views(&callers).await;
     not_for_users(&callers).await;
     // The mounttable has created its table, with its own certificate, and reads and writes it.
     let root = cluster.mounttable_addresses().first().unwrap().clone();
@@ -187,6 +190,38 @@ async fn tokens_are_identities(callers: &Callers, folder: &Path) {
         assert!(output.status.success(), "{command:?}: {output:?}");
     }
     callers.is_refused(None, &callers.address, &["server", "drain", "1"], "this server needs a token");
+}
+
+/// A view by the commands, and a read through it by a caller who has no right for the table.
+async fn views(callers: &Callers) {
+    let create = ["view", "create", "web", "rows", "--row-prefix", "ro", "--family", "open"];
+    callers.is_refused(Some("reader"), &callers.address, &create, "is denied");
+    callers.succeeds(CLIENT, &create);
+    let grant = ["iam", "set", "web", "--view", "rows", "--add", "roles/bigtable.admin=certificate:reader"];
+    callers.succeeds(CLIENT, &grant);
+    tokio::time::sleep(EFFECTIVE_MAX).await;
+    let request = ReadRowsRequest {
+        authorized_view_name: "projects/dev/instances/dev/tables/web/authorizedViews/rows".to_owned(),
+        ..Default::default()
+    };
+    let mut data = BigtableClient::new(callers.runtime(Some("reader")).net.channel(&callers.address));
+    let mut messages = data.read_rows(request).await.unwrap().into_inner();
+    let mut families = Vec::new();
+    while let Some(message) = messages.message().await.unwrap() {
+        families.extend(message.chunks.into_iter().filter_map(|chunk| chunk.family_name).map(|name| name.value));
+    }
+    assert_eq!(families, ["open"]);
+    // Who has the view alone does not change it.
+    let widen = ["view", "update", "web", "rows", "--all-rows", "--family", "secret"];
+    callers.is_refused(Some("reader"), &callers.address, &widen, "is denied");
+    callers.is_refused(Some("reader"), &callers.address, &["view", "delete", "web", "rows", "--yes"], "is denied");
+    assert_eq!(callers.succeeds(CLIENT, &["view", "list", "web"]), "rows\n");
+    let protect = |state: &'static str| ["view", "update", "web", "rows", "--deletion-protection", state];
+    callers.succeeds(CLIENT, &protect("on"));
+    let delete = ["table", "delete", "web", "--yes"];
+    callers.is_refused(Some(CLIENT), &callers.address, &delete, "authorized view that is protected");
+    callers.succeeds(CLIENT, &protect("off"));
+    callers.succeeds(CLIENT, &["view", "delete", "web", "rows", "--yes"]);
 }
 
 /// The services between servers, and the master.

@@ -8,7 +8,7 @@ use super::ClusterArguments;
 use super::tablet::events;
 use crate::output::Failure;
 
-/// Show the last events of all tablets: creations, splits, merges, moves, divisions, changes of replicas, elections
+/// Show what happens to tablets: splits, merges, moves, changes of replicas, elections
 ///
 /// With --follow it goes on to show new ones, about a second after they have happened, until Ctrl-C. METADATA keeps 64 events for each
 /// tablet; `ebla tablet history` shows those of one.

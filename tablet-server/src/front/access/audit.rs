@@ -316,7 +316,7 @@ mod tests {
         for _ in 0..QUEUE_MAX {
             log.record_unauthenticated("10.0.0.1:9", "", "/ReadRows", refused);
         }
-        assert_eq!(log.dropped.load(Ordering::Relaxed) as usize, QUEUE_MAX / 2);
+        assert_eq!(log.dropped.load(Ordering::Relaxed), (QUEUE_MAX / 2) as u64);
         log.record_admin(&caller(), "DeleteTable", "projects/p", Decision::Permitted);
         let mut received = Vec::new();
         while let Ok(record) = records.try_recv() {
