@@ -46,7 +46,7 @@ pub(in crate::tablet) struct Changes {
 /// The size of a record, readable without a lock.
 #[derive(Debug, Default)]
 pub(in crate::tablet) struct RecordGauge {
-    /// What the changes would need in messages, in bytes.
+    /// What the changes would need in messages, with a part for each, in bytes.
     content: AtomicUsize,
     is_given_up: AtomicBool,
 }
@@ -140,7 +140,7 @@ impl ChangeRecord {
             Some(earlier) => (before + value_bytes).saturating_sub(earlier),
             None => {
                 self.memory += key_bytes + ENTRY_BYTES;
-                before + key_bytes + value_bytes
+                before + key_bytes + value_bytes + ENTRY_BYTES
             }
         };
         self.gauge.content.store(content, Ordering::Relaxed);
@@ -268,7 +268,7 @@ mod tests {
         let content = record.gauge.content_bytes();
         let changes = record.take().unwrap();
         assert_eq!(text(&changes), "-e..f -x..y -b..c c:3 d:0 token g:2");
-        assert_eq!(content, 6 + (1 + 3) + 1 + (1 + 2));
+        assert_eq!(content, 6 + (1 + 3) + 1 + (1 + 2) + 6 * ENTRY_BYTES);
         assert_eq!(record.gauge.content_bytes(), 0);
     }
 

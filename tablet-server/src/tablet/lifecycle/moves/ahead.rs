@@ -32,6 +32,7 @@ use ebla_model::tablet_move::{
 };
 use ebla_runtime::{BlockingError, Failpoint, Step};
 use ebla_storage::store::GcRules;
+use tokio::sync::SemaphorePermit;
 use tracing::{info, warn};
 
 use super::departure_in;
@@ -157,8 +158,7 @@ impl TabletGroup {
             self.propose_out(route, ticket, None).await?;
             return Ok(None);
         }
-        let turn = self.moves.copying.acquire().await;
-        let _turn = turn.map_err(|_closed| Error::new(Reason::Unavailable, "the group stops"))?;
+        let Some(_turn) = self.turn(id).await? else { return Ok(None) };
         let mut attempt = 1;
         loop {
             match self.attempt(route).await {
@@ -168,6 +168,26 @@ impl TabletGroup {
                     tokio::time::sleep(self.runtime.rng.jitter(ATTEMPT_PAUSE)).await;
                 }
                 ended => return ended.map(Some),
+            }
+        }
+    }
+
+    /// Waits until no other tablet of the group is copied. `None`: the tablet has departed meanwhile, by an entry of an earlier attempt; it is
+    /// not served, so it does not wait any longer.
+    async fn turn(&self, id: MoveId) -> Result<Option<SemaphorePermit<'_>>, Failure> {
+        let acquire = self.moves.copying.acquire();
+        tokio::pin!(acquire);
+        loop {
+            tokio::select! {
+                turn = &mut acquire => {
+                    return turn.map(Some).map_err(|_closed| Error::new(Reason::Unavailable, "the group stops").into());
+                }
+                () = tokio::time::sleep(PAUSE_MAX) => {
+                    self.leader_term()?;
+                    if departure_in(&self.state_machine.applied_state(), id).is_some() {
+                        return Ok(None);
+                    }
+                }
             }
         }
     }
@@ -225,6 +245,7 @@ impl TabletGroup {
         start: ImportStart,
     ) -> Result<AheadCopy, Failure> {
         let started = self.runtime.clock.monotonic();
+        self.check_sessions().await?;
         let mut made = AheadCopy { record, start, number: 0, rest: Rest::Unread };
         let begin = MoveStep::Begin(Box::new(made.start.clone()));
         let mut position = match self.send_patiently(route, begin).await? {
@@ -233,11 +254,12 @@ impl TabletGroup {
         };
         while position != ImportPosition::Difference(0) {
             self.check_copy(route.id, &made)?;
+            self.check_start(&made).await?;
             let began = self.runtime.clock.monotonic();
             let chunk = self.export(made.record.copied.exported.clone(), position).await?;
             position = self.send_chunk(route, chunk).await?;
-            // Requests have as much time as the copy.
-            tokio::time::sleep(self.elapsed_since(began)).await;
+            // Requests have as much time as the copy, but a target that does not answer at once must not make the pause longer than it keeps a copy.
+            tokio::time::sleep(self.elapsed_since(began).min(PAUSE_MAX)).await;
         }
         self.runtime.steps.reached(Step::MoveCopied).await;
         let mut rounds = 0;
@@ -251,6 +273,7 @@ impl TabletGroup {
             rounds += 1;
         }
         self.check_sessions().await?;
+        self.check_start(&made).await?;
         let (tablet, millis) = (route.id.tablet, self.elapsed_since(started).as_millis());
         info!(%tablet, target = %route.target.group, differences = rounds, millis, "tablet copied");
         Ok(made)
@@ -290,6 +313,16 @@ impl TabletGroup {
             tablet.descriptor.generation == id.generation && tablet.schema().version == made.start.schema.version
         };
         if tablet.is_some_and(|tablet| is_same(tablet)) { Ok(()) } else { Err(changed().into()) }
+    }
+
+    /// Checks that what the target was sent first still holds, so that the tablet does not depart with a copy that cannot be completed.
+    async fn check_start(&self, made: &AheadCopy) -> Result<(), Failure> {
+        let (state_machine, start) = (Arc::clone(&self.state_machine), made.start.clone());
+        let exported = made.record.copied.exported.clone();
+        let holds = move || {
+            state_machine.with_state(|state| export::start(state, &exported).is_some_and(|now| start.holds(&now)))
+        };
+        if self.maintenance.run(holds).await.map_err(pool_failure)? { Ok(()) } else { Err(changed().into()) }
     }
 
     /// Checks that the sessions, which are sent after the departure, do not remember too much.

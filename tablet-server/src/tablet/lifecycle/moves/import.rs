@@ -47,7 +47,8 @@ impl TabletGroup {
     pub(super) fn end_idle_copies(self: &Arc<Self>, copies: &BTreeMap<MoveId, CopyId>) {
         let Ok(term) = self.leader_term() else { return };
         let now = self.runtime.clock.monotonic();
-        for (id, copy) in idle_copies(&mut self.moves.imports.lock(), copies, term, now) {
+        let idle = idle_copies(&mut self.moves.imports.lock(), copies, term, now);
+        for (id, copy) in idle {
             let group = Arc::clone(self);
             self.runtime.tasks.spawn_until_stopped("abandon-copy", async move {
                 let abandoned = group.propose_command(CommandKind::Move(id, MoveStep::Abandon(copy)), ABANDON_TIMEOUT);
