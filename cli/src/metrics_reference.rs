@@ -150,7 +150,8 @@ mod tests {
         let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/ebla")));
         let fetched = cache.map(|cache| cache.join("bin/promtool")).filter(|program| program.is_file());
         let program = fetched.unwrap_or_else(|| "promtool".into());
-        let run = |arguments: &[&str]| std::process::Command::new(&program).args(arguments).current_dir(&folder).output();
+        let run =
+            |arguments: &[&str]| std::process::Command::new(&program).args(arguments).current_dir(&folder).output();
         for arguments in [&["check", "rules", "alerts.yml"][..], &["test", "rules", "alerts-test.yml"]] {
             match run(arguments) {
                 Ok(output) => {

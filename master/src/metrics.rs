@@ -25,8 +25,11 @@ static ROUNDS: Family = Family::counter(
     "Rounds of the reconciler: complete, waiting (registered servers did not respond, or a drain goes on), incomplete (an action \
      failed), failed (the cluster could not be read)",
 );
-static ROUND_TIME: Family =
-    Family::histogram("ebla_master_round_seconds", &[], "Time of a round: observe, plan, and start or execute the actions");
+static ROUND_TIME: Family = Family::histogram(
+    "ebla_master_round_seconds",
+    &[],
+    "Time of a round: observe, plan, and start or execute the actions",
+);
 static ROUND_AGE: Family = Family::gauge(
     "ebla_master_last_round_age_seconds",
     &[],
@@ -42,8 +45,11 @@ static SERVERS: Family = Family::gauge(
     &["state"],
     "Tablet servers by state: up, unregistered (its lease has expired, or it is stopping), unresponsive (registered only), down",
 );
-static UNDER_REPLICATED: Family =
-    Family::gauge("ebla_master_under_replicated_tablets", &[], "Tablets with fewer live replicas than they should have");
+static UNDER_REPLICATED: Family = Family::gauge(
+    "ebla_master_under_replicated_tablets",
+    &[],
+    "Tablets with fewer live replicas than they should have",
+);
 static WITHOUT_QUORUM: Family = Family::gauge(
     "ebla_master_tablets_without_quorum",
     &[],
@@ -277,7 +283,11 @@ mod tests {
         let metrics = MasterMetrics::default();
         let second = Duration::from_secs(1);
         metrics.begin_term(second);
-        assert_eq!(value(&metrics.view(second * 4), &ROUND_AGE, &[]), Some(3.0.into()), "the first round has not ended");
+        assert_eq!(
+            value(&metrics.view(second * 4), &ROUND_AGE, &[]),
+            Some(3.0.into()),
+            "the first round has not ended"
+        );
         metrics.end_round(Some(RoundOutcome::Complete), second, second * 10);
         metrics.end_round(None, second, second * 20);
         let action = Action::FinishCreate(TableId::new(7));

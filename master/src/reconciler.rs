@@ -55,12 +55,7 @@ const PING_PERIOD: Duration = Duration::from_secs(2);
 
 /// Reconciles until this master is no longer active. `stopping`: cancelled first when this process stops; later changes of health
 /// are not reported.
-pub(crate) async fn reconcile(
-    master: ActiveMaster,
-    config: &MasterConfig,
-    stopping: Tasks,
-    metrics: MasterMetrics,
-) {
+pub(crate) async fn reconcile(master: ActiveMaster, config: &MasterConfig, stopping: Tasks, metrics: MasterMetrics) {
     let mut reconciler = Reconciler::new(master.clone(), config, stopping, metrics);
     let mut waited = None;
     loop {

@@ -200,7 +200,8 @@ impl Charges {
             let message = format!("the request has {bytes} bytes, the limit of this call is {}", self.bytes_max);
             return Err(Error::invalid(message));
         }
-        let charge = self.budget.charge(&self.connection, bytes).inspect_err(|_refused| self.budget.refused.increment())?;
+        let charge =
+            self.budget.charge(&self.connection, bytes).inspect_err(|_refused| self.budget.refused.increment())?;
         self.budget.accepted_bytes.add(u64::try_from(bytes).unwrap_or(u64::MAX));
         self.used.lock().push(charge);
         Ok(())
