@@ -20,7 +20,7 @@ main() {
   control "$version" "$architecture"
   mkdir -p "$folder"
   local package=$folder/ebla_${version}_$architecture.deb
-  dpkg-deb --root-owner-group -Zxz --build "$tree" "$package" >/dev/null
+  dpkg-deb --root-owner-group -Zzstd --build "$tree" "$package" >/dev/null
   echo "$package"
 }
 

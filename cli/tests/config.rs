@@ -180,7 +180,7 @@ fn the_package_is_installed_used_and_removed() {
     let mut docker = Command::new("docker");
     docker.args(["run", "--rm", "--init", "--network", "none", "--user", "0", "--volume", &mount, &image]);
     // The image has the program and its user; what the package installs must be its own.
-    let prepare = "rm /usr/local/bin/ebla; userdel ebla; rm -rf /var/lib/ebla; cd /;";
+    let prepare = "rm /usr/local/bin/ebla; userdel ebla; rm -rf /var/lib/ebla /etc/ebla; cd /;";
     let said = docker.args(["bash", "-c", &format!("{prepare}{INSTALL}")]).output();
     done(Command::new("docker").args(["image", "rm", "--force", &image]));
     let output = said.unwrap();

@@ -316,7 +316,7 @@ mod tests {
         let first = meter.begin(&member(1)).unwrap().unwrap();
         assert_eq!(meter.begin(&member(1)).unwrap_err().error.reason, Reason::ResourceExhausted);
         assert!(meter.begin(&member(2)).is_ok());
-        let body = first.body(tonic::body::Body::empty());
+        let body = first.body(tonic::body::Body::new("a response".to_owned()));
         drop(first);
         assert!(meter.begin(&member(1)).is_err(), "its response is not sent");
         drop(body);

@@ -89,7 +89,7 @@ impl Scope {
     pub(super) fn filter(&self, filter: Option<&Bytes>) -> Result<Option<Bytes>, Error> {
         let size = filter.map_or(0, Bytes::len);
         if size > FILTER_BYTES_MAX {
-            return Err(too_large(size));
+            return Err(too_large(size, ""));
         }
         let own = match (&self.view, &self.rights.readable) {
             (Some(scope), readable) => scope.view.subset.filter(readable),
@@ -98,7 +98,7 @@ impl Scope {
         };
         let own = filter_to_bytes(&own);
         if size + own.len() > FILTER_BYTES_MAX {
-            return Err(too_large(size + own.len()));
+            return Err(too_large(size + own.len(), " with what access control adds"));
         }
         Ok(Some(match filter {
             Some(filter) => chain_to_bytes(&[own, filter.clone()]),
@@ -249,10 +249,8 @@ impl ViewScope {
     }
 }
 
-fn too_large(size: usize) -> Error {
-    Error::invalid(format!(
-        "Row filter exceeds maximum size: {size} bytes with what access control adds, the limit is {FILTER_BYTES_MAX}"
-    ))
+fn too_large(size: usize, of: &str) -> Error {
+    Error::invalid(format!("Row filter exceeds maximum size: {size} bytes{of}, the limit is {FILTER_BYTES_MAX}"))
 }
 
 /// The refusal of a family. It is the same for one that exists and for one that does not.

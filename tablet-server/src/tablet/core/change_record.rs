@@ -245,14 +245,14 @@ mod tests {
     #[test]
     fn what_changes_in_the_tablet_is_recorded_once_with_its_last_length() {
         let mut record = record(1 << 20);
-        record.note_cells(&[put("a", "outside"), put("c", "12345"), put("c", "123"), put("y", "outside")]);
+        record.note_cells(&[put("a", "outside"), put("c", "12345"), put("c", "123"), put("z", "outside")]);
         record.note_cells(&[
             CellEdit::Delete("d".into()),
             remove("e", Some("f")),
             remove("x", None),
             remove("a", Some("c")),
         ]);
-        record.note_cells(&[remove("a", Some("b")), remove("y", None), remove("z", None)]);
+        record.note_cells(&[remove("a", Some("b")), remove("y\0\u{1}", None), remove("z", None)]);
         record.note_meta(&[
             token("g", "1234"),
             token("a", "outside"),
@@ -260,15 +260,11 @@ mod tests {
             MetaEdit::Delete(MetaKey::Token("h".into())),
         ]);
         let (lower, upper) = codec::range_bounds(&KeyRange::new(RowKey::new("b"), Some(RowKey::new("y"))).unwrap());
-        assert_eq!(
-            (lower, upper),
-            (b"b".to_vec(), Some(b"y".to_vec())),
-            "rows without special bytes are their own keys"
-        );
+        assert_eq!((lower, upper), (b"b\0\x01".to_vec(), Some(b"y\0\x01".to_vec())), "rows end with two bytes");
         let content = record.gauge.content_bytes();
         let changes = record.take().unwrap();
-        assert_eq!(text(&changes), "-e..f -x..y -b..c c:3 d:0 token g:2");
-        assert_eq!(content, 6 + (1 + 3) + 1 + (1 + 2) + 6 * ENTRY_BYTES);
+        assert_eq!(text(&changes), "-e..f -x..y\0\u{1} -b\0\u{1}..c c:3 d:0 token g:2");
+        assert_eq!(content, 10 + (1 + 3) + 1 + (1 + 2) + 6 * ENTRY_BYTES);
         assert_eq!(record.gauge.content_bytes(), 0);
     }
 

@@ -14,6 +14,10 @@ pub(super) struct DecodedEntry {
     pub(super) payload: DecodedPayload,
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all entries are commands, and a box would cost each of them an allocation"
+)]
 pub(super) enum DecodedPayload {
     Blank,
     Membership(Membership),

@@ -97,10 +97,10 @@ impl<C: CellReader> Applier<'_, C> {
     }
 
     fn begin_import(&mut self, id: MoveId, start: ImportStart) -> ImportStatus {
-        if let Some(arrival) = self.state.arrival_of(id) {
-            if arrival.copy == start.copy || !arrival.is_importing() {
-                return status(arrival);
-            }
+        if let Some(arrival) = self.state.arrival_of(id)
+            && (arrival.copy == start.copy || !arrival.is_importing())
+        {
+            return status(arrival);
         }
         if start.ticket < self.state.ticket_floor {
             return ImportStatus::Refused("the ticket of the move is void; move the tablet again".to_owned());
