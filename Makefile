@@ -179,7 +179,7 @@ planted: configure ## check that the simulation finds each fault planted in the 
 	env EBLA_SIM_TASK=planted $(if $(BUG),EBLA_PLANTED=$(BUG)) $(SIMULATION)
 
 # The database of advisories is a git repository elsewhere: where it cannot be fetched, that one check is left out.
-# From Debian's package of Prometheus, without its service. After base-image, which may fetch the lists of packages anew.
+# From Debian's package of Prometheus, without its service. After base-image, which may fetch the lists of packages again.
 promtool: install base-image ## fetch promtool, which tests the alert rules
 	@command -v promtool >/dev/null || test -x $(PROMTOOL) || { folder=$$(mktemp -d); \
 	  (cd $$folder && apt-get download -qq prometheus 2>/dev/null && dpkg -x prometheus_*.deb files && \

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_read_nothing_and_clients_no_arguments() {
+    fn unknown_callers_read_nothing_and_clients_no_arguments() {
         let pages = [Page::Metrics, Page::Debug, Page::Arguments];
         let read = |caller| pages.map(|page| may_read(caller, page));
         assert_eq!(read(Caller::Anonymous), [false; 3]);
