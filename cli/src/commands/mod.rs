@@ -250,7 +250,7 @@ pub enum Command {
     Up(up::Up),
     Demo(demo::Demo),
     Master(master::Master),
-    TabletServer(tablet_server::TabletServer),
+    TabletServer(Box<tablet_server::TabletServer>),
     Status(status::Status),
     Wait(wait::Wait),
     #[command(subcommand)]
@@ -361,7 +361,7 @@ async fn execute(command: Command, runtime: Runtime) -> Result<(), Failure> {
         Command::Up(up) => Box::pin(up::run(up, runtime)).await,
         Command::Demo(demo) => Box::pin(demo::run(demo, runtime)).await,
         Command::Master(master) => Box::pin(master::run(master, runtime)).await,
-        Command::TabletServer(server) => Box::pin(tablet_server::run(server, runtime)).await,
+        Command::TabletServer(server) => Box::pin(tablet_server::run(*server, runtime)).await,
         Command::Server(server) => Box::pin(server::run(server, runtime)).await,
         Command::Status(status) => Box::pin(status::run(status, runtime)).await,
         Command::Wait(wait) => Box::pin(wait::run(wait, runtime)).await,

@@ -142,7 +142,7 @@ mod tests {
 
     fn server(line: &[&str], text: &str) -> Result<commands::tablet_server::TabletServer, String> {
         match with_file(line, text)?.command {
-            commands::Command::TabletServer(server) => Ok(server),
+            commands::Command::TabletServer(server) => Ok(*server),
             other => Err(format!("{other:?}")),
         }
     }
