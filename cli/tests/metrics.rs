@@ -1,11 +1,6 @@
 //! Metrics, health and readiness over HTTP, of real processes.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test may fail, and then says where"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test may fail, and then says where")]
 
 use crate::support;
 

@@ -153,7 +153,11 @@ impl Caller {
             value: Bytes::from_static(b"value"),
         };
         let row = RowKey::copy_from_slice(b"row");
-        self.client(&self.ca, self.token()).table(&self.table).mutate_row(&row, &[cell.clone()]).await.unwrap();
+        self.client(&self.ca, self.token())
+            .table(&self.table)
+            .mutate_row(&row, std::slice::from_ref(&cell))
+            .await
+            .unwrap();
         assert_eq!(self.rows(self.token()).await, Ok(1));
         let unnamed = self.client(&self.ca, None).table(&self.table).mutate_row(&row, &[cell]).await;
         assert_eq!(unnamed.map_err(|error| error.reason), Err(Reason::Unauthenticated));
