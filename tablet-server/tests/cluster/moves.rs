@@ -310,7 +310,7 @@ async fn the_time_of_a_move() {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "figures for whoever measures")]
+#[expect(clippy::print_stdout, reason = "the figures of a measurement")]
 async fn measure(version: ClusterVersion, mebibytes: u32) {
     let fixture = Fixture::start_in_version(version).await;
     for from in (0..100 * mebibytes).step_by(200) {
