@@ -33,7 +33,7 @@ const LIFE_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
 ///
 /// Examples:
 ///   ebla token init
-///   ebla token issue alice --issuer https://ebla.example.org --audience ebla --out alice.token
+///   ebla token issue alice --issuer ebla.example.org --audience ebla --out alice.token
 ///
 /// Give each tablet server token-keys.json (--token-keys), and keep token.key offline.
 #[derive(Debug, clap::Subcommand)]
@@ -50,8 +50,8 @@ pub enum Token {
     /// Issue a token for a user or a program
     ///
     /// Examples:
-    ///   ebla token issue alice --issuer https://ebla.example.org --audience ebla --out alice.token
-    ///   ebla token issue job-7 --issuer https://ebla.example.org --audience ebla --for 1h --group jobs
+    ///   ebla token issue alice --issuer ebla.example.org --audience ebla --out alice.token
+    ///   ebla token issue job-7 --issuer ebla.example.org --audience ebla --for 1h --group jobs
     ///
     /// Policies and --administrators name the caller subject:NAME, and with --email and --group also user:EMAIL and group:NAME.
     #[command(verbatim_doc_comment)]
