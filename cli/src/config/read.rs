@@ -67,6 +67,10 @@ impl Layered {
     /// When the file cannot be read, or has a setting that is no option of the command.
     pub(super) fn of(line: &[OsString]) -> Result<Self, Refused> {
         let mut layered = Self { command: None, file: None, added: Added::default(), line: line.to_vec() };
+        // All other commands are parsed once: to describe and parse them once more takes a millisecond.
+        if !line.iter().any(|word| COMMANDS.iter().any(|name| word == name)) {
+            return Ok(layered);
+        }
         // A parse that ignores errors: what is missing may be in the file. The complete line is parsed again.
         let Ok(given) = program().ignore_errors(true).try_get_matches_from(line) else { return Ok(layered) };
         let Some((name, of_command)) = given.subcommand() else { return Ok(layered) };
