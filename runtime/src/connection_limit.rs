@@ -2,7 +2,7 @@
 //!
 //! Each connection costs memory and a file descriptor, whether it sends something or not, and anybody can open one. Connections of members of
 //! the cluster do not count, so that others cannot keep them out; their certificate proves what they are. A connection that only begins as
-//! that of a peer counts: everybody can send these bytes. Without TLS every connection counts.
+//! that of a peer counts: any client can send these bytes. Without TLS every connection counts.
 //!
 //! Connections whose handshake has not ended are bounded by [`crate::serve()`].
 

@@ -103,7 +103,7 @@ impl Usage {
     }
 }
 
-/// The time that so many units take at a rate per second.
+/// The time that `units` take at `rate` units per second; a rate of 0 is no limit.
 fn cost(units: u64, rate: u64) -> Duration {
     if rate == 0 {
         return Duration::ZERO;
