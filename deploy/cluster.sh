@@ -10,15 +10,20 @@
 # Every connection has TLS, and every call of the public API needs a token or a client certificate. The keys of the two CAs, of the cluster and
 # of etcd, and the key that signs tokens are in $EBLA_CLUSTER_FILES/$COMPOSE_PROJECT_NAME; containers have copies of their own files only. With
 # SECURITY=off a new cluster has no TLS and no access control. A cluster keeps the form that it was made with.
+#
+# METRICS=on adds a Prometheus with the alert rules, METRICS=off removes it again and keeps its data; without METRICS it stays as it is.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 export COMPOSE_PROJECT_NAME=${COMPOSE_PROJECT_NAME:-ebla}
 export EBLA_IMAGE=${EBLA_IMAGE:-ebla:local}
+export EBLA_PROMETHEUS_IMAGE=${EBLA_PROMETHEUS_IMAGE:-ebla-prometheus:local}
 # Server 16 would have the port of a mounttable.
 SERVERS_MAX=15
 # A first start waits for etcd, for the master's election and for five servers; two cores need half a minute.
 READY_SECONDS_MAX=180
+# For a Prometheus that has just started.
+METRICS_READY_SECONDS_MAX=60
 # The files of this cluster: ca, etcd and tokens, with the secret keys, and containers/NAME, what each container has.
 FILES=${EBLA_CLUSTER_FILES:-${EBLA_CACHE:-$HOME/.cache/ebla}/clusters}/$COMPOSE_PROJECT_NAME
 # Containers run as this user and group (Dockerfile).
@@ -34,6 +39,7 @@ main() {
   if [ "${1:-}" = down ]; then
     SERVERS=$(servers_before)
     unset SECURITY
+    METRICS=on
   else
     SERVERS=${SERVERS:-$(servers_before)}
   fi
@@ -42,6 +48,7 @@ main() {
     exit 2
   fi
   choose_security
+  choose_metrics
   COMPOSE_FILE_HERE=$(mktemp "${TMPDIR:-/tmp}/ebla-compose-XXXXXX.yaml")
   trap 'rm -f "$COMPOSE_FILE_HERE"' EXIT
   compose_file "$SERVERS" | of_security >"$COMPOSE_FILE_HERE"
@@ -78,6 +85,18 @@ choose_security() {
     echo "this cluster was made with SECURITY=$before: remove it with its data first (make cluster-down), or leave out SECURITY" >&2
     exit 2
   fi
+}
+
+# Sets METRICS to on or off, and the profile of Compose with it.
+choose_metrics() {
+  local before=off
+  if docker container inspect "$COMPOSE_PROJECT_NAME-prometheus" >/dev/null 2>&1; then before=on; fi
+  METRICS=${METRICS:-$before}
+  case "$METRICS" in
+    on) export COMPOSE_PROFILES=metrics ;;
+    off) unset COMPOSE_PROFILES ;;
+    *) echo "METRICS=$METRICS: give on or off" >&2; exit 2 ;;
+  esac
 }
 
 # The form of the compose file for SECURITY.
@@ -151,18 +170,17 @@ build_image() {
   PREVIOUS_IMAGE=$before
 }
 
-# Makes the files that are missing or old, and copies them into the volumes of the containers.
+# Makes the keys, certificates and tokens that are missing or old.
 secure() {
-  local name mounts=()
   [ "$SECURITY" = on ] || return 0
   echo "certificates and keys: $FILES"
   (umask 077; mkdir -p "$FILES")
   docker run --rm --interactive --network none --read-only --cap-drop ALL --security-opt no-new-privileges \
     --user "$(id -u):$(id -g)" --volume "$FILES:/files" --workdir /files "$EBLA_IMAGE" \
-    sh -eu -s "$SERVERS" "$CERTIFICATE_DAYS_MAX" "$TOKEN_LIFE" "${ISSUER[@]}" <<'END'
+    sh -eu -s "$SERVERS" "$METRICS" "$CERTIFICATE_DAYS_MAX" "$TOKEN_LIFE" "${ISSUER[@]}" <<'END'
     umask 077
-    servers=$1 days=$2 life=$3
-    shift 3
+    servers=$1 metrics=$2 days=$3 life=$4
+    shift 4
     [ -e ca/ca.key ] || ebla cert init --dir ca >/dev/null
     [ -e etcd/ca.key ] || ebla cert init --dir etcd >/dev/null
     [ -e tokens/token.key ] || ebla token init --dir tokens >/dev/null
@@ -183,11 +201,53 @@ secure() {
       server ca "mounttable-$n" mounttable; of "mounttable-$n"; cluster_files "mounttable-$n"; cp tokens/token-keys.json "$to/"
     done
     for n in $(seq "$servers"); do node "tablet-server-$n" tablet-server; cp tokens/token-keys.json "$to/"; done
+    if [ "$metrics" = on ]; then
+      # A client without a role: it may read figures, and nothing else.
+      is_recent ca/prometheus.crt || ebla cert client prometheus --dir ca --replace >/dev/null
+      of prometheus; cp ca/ca.crt ca/prometheus.crt ca/prometheus.key "$to/"
+    fi
     of operator; cp ca/ca.crt "$to/"
     ebla token issue operator "$@" --dir tokens --for "$life" --out "$to/operator.token" --replace
 END
+}
+
+# Makes the image of Prometheus and its configuration, or removes its container.
+prepare_metrics() {
+  if [ "$METRICS" = off ]; then
+    docker rm --force "$COMPOSE_PROJECT_NAME-prometheus" >/dev/null 2>&1 || true
+    return 0
+  fi
+  docker image inspect "$EBLA_PROMETHEUS_IMAGE" >/dev/null 2>&1 || echo "building the image $EBLA_PROMETHEUS_IMAGE"
+  ./image.sh prometheus "$EBLA_PROMETHEUS_IMAGE"
+  (umask 077; mkdir -p "$FILES/containers/prometheus"; ./prometheus-files.sh "$FILES/containers/prometheus" "$SERVERS" "$SECURITY")
+}
+
+# When the running Prometheus started; nothing if none runs.
+prometheus_since() {
+  docker container inspect --format '{{if .State.Running}}{{.State.StartedAt}}{{end}}' "$COMPOSE_PROJECT_NAME-prometheus" 2>/dev/null || true
+}
+
+# Makes Prometheus read its configuration and the alert rules again. The signal ends a process that has not set its handler yet, which is
+# set when queries are answered; and Docker does not restart what `docker kill` has ended.
+reload_metrics() {
+  local container="$COMPOSE_PROJECT_NAME-prometheus" second
+  for second in $(seq "$METRICS_READY_SECONDS_MAX"); do
+    if docker exec "$container" promtool query instant http://127.0.0.1:9090 'vector(1)' >/dev/null 2>&1; then
+      docker kill --signal HUP "$container" >/dev/null
+      return 0
+    fi
+    sleep 1
+  done
+  echo "Prometheus answers no query for $second s, so it may still use its old configuration; see: docker logs $container" >&2
+}
+
+# Copies the files of each container into its volume.
+copy_files() {
+  local name mounts=()
+  [ -d "$FILES/containers" ] || return 0
   for name in $(ls "$FILES/containers"); do
     [[ $name != tablet-server-* ]] || [ "${name##*-}" -le "$SERVERS" ] || continue
+    [ "$name" != prometheus ] || [ "$METRICS" = on ] || continue
     # As Compose labels its volumes, so that it takes them over.
     docker volume create --label "com.docker.compose.project=$COMPOSE_PROJECT_NAME" --label "com.docker.compose.volume=$name-files" \
       "${COMPOSE_PROJECT_NAME}_$name-files" >/dev/null
@@ -221,8 +281,14 @@ start() {
   local before=${PREVIOUS_IMAGE:-}
   shrink
   secure
+  prepare_metrics
+  copy_files
+  local metrics_since
+  metrics_since=$(prometheus_since)
   echo "starting containers"
   compose up --detach --remove-orphans
+  # A Prometheus that starts reads its new files without being told.
+  if [ "$METRICS" = on ] && [ -n "$metrics_since" ] && [ "$metrics_since" = "$(prometheus_since)" ]; then reload_metrics; fi
   # The previous image is now untagged. Docker keeps it if a container still uses it.
   if [ -n "$before" ] && [ "$before" != "$(docker image inspect --format '{{.Id}}' "$EBLA_IMAGE")" ]; then
     docker image rm "$before" >/dev/null 2>&1 || true
@@ -232,6 +298,11 @@ start() {
     compose ps >&2
     echo "not ready; see: docker logs $COMPOSE_PROJECT_NAME-tablet-server-1 (or -master-1, -etcd-1)" >&2
     exit 1
+  fi
+  # Mounttables wait for these rights. They have none for other instances, and are no administrators.
+  if [ "$SECURITY" = on ]; then
+    operator ebla iam set --instance "${EBLA_NAMES_INSTANCE:-names}" --add roles/bigtable.admin=certificate:mounttable-1 \
+      --add roles/bigtable.admin=certificate:mounttable-2 >/dev/null
   fi
   # A mounttable creates its table when the cluster is ready.
   if ! operator ebla wait --addr mounttable-1:8101 --for 60 >/dev/null; then
@@ -271,6 +342,9 @@ tell() {
   for n in 1 2; do
     echo "  $COMPOSE_PROJECT_NAME-mounttable-$n   names at $(compose port "mounttable-$n" 8101)"
   done
+  if [ "$METRICS" = on ]; then
+    echo "  $COMPOSE_PROJECT_NAME-prometheus        figures and alerts at http://$(compose port prometheus 9090)/alerts"
+  fi
   if [ "$SECURITY" = on ]; then tell_secure "$first"; else tell_plain "$first"; fi
 }
 
@@ -279,11 +353,10 @@ tell_secure() {
 
   Try   export EBLA_ADDR=$1 EBLA_TLS_CA=$FILES/ca/ca.crt EBLA_TOKEN_FILE=$FILES/containers/operator/operator.token
         ebla status
-        cbt() { command cbt -project dev -instance dev -data-endpoint $1 -admin-endpoint $1 -cert-file \$EBLA_TLS_CA -access-token "\$(cat \$EBLA_TOKEN_FILE)" "\$@"; }
-        cbt createtable web families=anchor
-        cbt set web com.cnn.www anchor:cnnsi.com=CNN
+        ebla table create web --family anchor
+        ebla set web com.cnn.www anchor:cnnsi.com=CNN
         docker kill $COMPOSE_PROJECT_NAME-tablet-server-2 $COMPOSE_PROJECT_NAME-tablet-server-3
-        cbt read web
+        ebla scan web
         docker start $COMPOSE_PROJECT_NAME-tablet-server-2 $COMPOSE_PROJECT_NAME-tablet-server-3
         export MT_ROOT=$(compose port mounttable-1 8101) MT_TOKEN_FILE=\$EBLA_TOKEN_FILE
         ebla mt mount services/web 10.0.0.1:80; ebla mt resolve services/web

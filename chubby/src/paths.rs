@@ -22,6 +22,8 @@
 //! | `access/instances/<project>/<instance>` | `ebla.record.InstanceAccess`: the policy of an instance | the master |
 //! | `access/tables/<id>` | `ebla.record.TableAccess`: the policies of a table and its families | the master |
 //! | `views/<table>/<view>` | `ebla.record.AuthorizedView`: an authorized view of a table, with its policy | the master |
+//! | `events/<number>` | `ebla.record.ClusterEvent`: what has happened to the cluster, the last five hundred | the master |
+//! | `registration` | `ebla.record.ClusterRegistration`: the cluster's name, size, versions and traffic, every 30 s | the master |
 //! | `counters/<name>` | the next free id in decimal | every process that allocates ids |
 
 use ebla_model::admin::app_profile::AppProfileName;
@@ -71,8 +73,30 @@ pub const INSTANCE_ACCESS: &str = "access/instances/";
 pub const TABLE_ACCESS: &str = "access/tables/";
 /// All authorized views.
 pub const VIEWS: &str = "views/";
+/// What has happened to the cluster.
+pub const EVENTS: &str = "events/";
+/// The cluster's description of itself.
+pub const REGISTRATION: &str = "registration";
 /// All id counters.
 pub const COUNTERS: &str = "counters/";
+
+/// An event of the cluster. Paths ascend by number.
+#[must_use]
+pub fn event(number: u64) -> String {
+    format!("{EVENTS}{number:020}")
+}
+
+/// The number of a path under [`EVENTS`].
+#[must_use]
+pub fn parse_event(path: &str) -> Option<u64> {
+    path.strip_prefix(EVENTS)?.parse().ok()
+}
+
+/// Whether a file is for people alone: no process decides by it, and it changes often.
+#[must_use]
+pub fn is_informational(path: &str) -> bool {
+    path == REGISTRATION || path.starts_with(EVENTS)
+}
 
 /// A master that runs.
 #[must_use]

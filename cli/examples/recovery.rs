@@ -15,12 +15,16 @@
 //! cargo run --release -p ebla-cli --example recovery -- target/release/ebla [MEGABYTES [TABLETS]]
 //! ```
 
+#[path = "support/stored_bytes.rs"]
+mod stored_bytes;
+
 use std::error::Error;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use ebla_client::Admin;
 use ebla_runtime::Runtime;
 use ebla_tests::cluster::{Cluster as _, Node};
 use ebla_tests::etcd::Build;
@@ -30,6 +34,8 @@ use ebla_workload::bench::Values;
 use ebla_workload::bench::processes::Processes;
 use ebla_workload::bench::target::Target;
 use futures::StreamExt as _;
+
+use crate::stored_bytes::stored_bytes;
 
 const SERVERS: usize = 3;
 const VALUE_BYTES: usize = 1_000;
@@ -80,7 +86,11 @@ async fn run(program: &str, megabytes: u64, tablets: u64) -> Result<(), Box<dyn 
     let table = Table::new(&addresses, batches, tablets, &runtime).await?;
     table.target.create(batches * BATCH, tablets).await?;
     table.load(0..batches).await?;
-    println!("{} rows of {VALUE_BYTES} bytes in {tablets} tablets", batches * BATCH);
+    let groups = async || -> Result<usize, Box<dyn Error>> {
+        let address = addresses.first().ok_or("the cluster has no address")?;
+        Ok(Admin::connect(address, &runtime).groups().await?.len())
+    };
+    println!("{} rows of {VALUE_BYTES} bytes in {tablets} tablets, {} groups", batches * BATCH, groups().await?);
     print_bytes(&cluster.folder().join("data"))?;
 
     let clock = &runtime.clock;
@@ -105,6 +115,7 @@ async fn run(program: &str, megabytes: u64, tablets: u64) -> Result<(), Box<dyn 
         loaded = table.load(0..batches) => loaded?,
         () = tokio::time::sleep(LOADING) => {}
     }
+    println!("before all are killed, with {} groups:", groups().await?);
     print_bytes(&cluster.folder().join("data"))?;
     let killed = clock.monotonic();
     cluster.kill_all(&servers).await?;
@@ -187,30 +198,10 @@ fn print_bytes(folder: &Path) -> Result<(), Box<dyn Error>> {
     folders.sort_by_key(fs::DirEntry::file_name);
     for folder in folders {
         let name = folder.file_name().to_string_lossy().into_owned();
-        let mut bytes = [0, 0];
-        add_bytes(&folder.path(), &mut bytes)?;
-        let [log, tables] = bytes.map(|bytes| bytes / 1_000_000);
+        let [log, tables] = stored_bytes(&folder.path())?.map(|bytes| bytes / 1_000_000);
         if tables > 0 || log > 0 {
             println!("  {name}: commit log {log} MB, SSTables {tables} MB");
         }
-    }
-    Ok(())
-}
-
-/// Adds the bytes of `[segments of commit logs, SSTables]` below `path`. Files that are removed meanwhile are skipped.
-fn add_bytes(path: &Path, bytes: &mut [u64; 2]) -> Result<(), Box<dyn Error>> {
-    let Ok(metadata) = fs::metadata(path) else { return Ok(()) };
-    if metadata.is_dir() {
-        for entry in fs::read_dir(path)? {
-            add_bytes(&entry?.path(), bytes)?;
-        }
-        return Ok(());
-    }
-    let [log, tables] = bytes;
-    if path.extension().is_some_and(|extension| extension == "sst") {
-        *tables += metadata.len();
-    } else if path.parent().and_then(Path::file_name).is_some_and(|parent| parent == "log") {
-        *log += metadata.len();
     }
     Ok(())
 }

@@ -17,12 +17,16 @@ use std::time::Duration;
 use ebla_chubby::SharedChubby;
 use ebla_chubby::embedded::Embedded;
 use ebla_master::{Master, MasterConfig, MergeRules};
+use ebla_model::cluster_name::ClusterName;
 use ebla_model::error::{Error, Reason};
+use ebla_model::heat::HeatOption;
 use ebla_runtime::Runtime;
+use ebla_runtime::trace::TraceOptions;
 use ebla_runtime::units::ByteSize;
-use ebla_tablet_server::{BlockCache, LocalServers, ServerConfig, ServerOptions, TabletServer};
+use ebla_tablet_server::{BlockCache, CollectorAddress, LocalServers, ServerConfig, ServerOptions, TabletServer};
 
 use crate::process::DataFolder;
+use crate::splits::SplitArguments;
 
 /// Timeout of a start, including recovery of a large log.
 const READY_MAX: Duration = Duration::from_secs(120);
@@ -36,12 +40,12 @@ pub struct LocalConfig {
     pub servers: usize,
     /// `host:port` of the first tablet server; port 0 takes a free one.
     pub listen: String,
-    /// Size above which a tablet splits; `None`: the default, 128 MiB.
-    pub split_bytes: Option<ByteSize>,
-    /// The same for a tablet of METADATA.
-    pub metadata_split_bytes: Option<ByteSize>,
-    /// Reads and writes per second from which on a tablet splits; 0: never.
-    pub split_load: u32,
+    /// When tablets split.
+    pub splits: SplitArguments,
+    /// Which operations the servers record.
+    pub traces: TraceOptions,
+    /// The collector of traces, if there is one.
+    pub collector: Option<CollectorAddress>,
     /// When small tablets are merged.
     pub merges: MergeRules,
     /// Disk space below which writes are refused; `None`: the default.
@@ -50,6 +54,10 @@ pub struct LocalConfig {
     pub scan_cache: Option<ByteSize>,
     /// Memory of each server for locality groups in memory; `None`: the default.
     pub memory_groups: Option<ByteSize>,
+    /// Whether key heat is collected.
+    pub heat: HeatOption,
+    /// The name under which the cluster registers itself.
+    pub cluster_name: ClusterName,
 }
 
 /// A running cluster.
@@ -154,7 +162,14 @@ async fn begin(config: &LocalConfig, data: &Path, parts: &mut Parts, runtime: &R
         let server = start_server(config, data, number, options.clone(), &chubby, runtime).await?;
         parts.servers.push(server);
     }
-    let master = MasterConfig { merges: config.merges, ..MasterConfig::new("127.0.0.1:0", config.servers.clamp(1, 3)) };
+    let master = MasterConfig {
+        merges: config.merges,
+        heat: config.heat,
+        cluster_name: config.cluster_name.clone(),
+        traces: config.traces,
+        collector: config.collector.clone(),
+        ..MasterConfig::new("127.0.0.1:0", config.servers.clamp(1, 3))
+    };
     let master = Master::start(master, chubby.clone(), runtime.child("master")).await;
     let master = parts.master.insert(master.map_err(|error| error.context("start the master"))?);
     ready(master, &parts.servers).await?;
@@ -195,13 +210,10 @@ async fn start_server(
     runtime: &Runtime,
 ) -> Result<TabletServer, Error> {
     let listen = if number == 1 { config.listen.clone() } else { free_port_beside(&config.listen) };
-    if let Some(size) = config.split_bytes {
-        options.split_bytes = size;
-    }
-    if let Some(size) = config.metadata_split_bytes {
-        options.metadata_split_bytes = size;
-    }
-    options.split_load = config.split_load;
+    config.splits.apply_to(&mut options);
+    options.heat = config.heat;
+    options.traces = config.traces;
+    options.collector.clone_from(&config.collector);
     options.disk_reserve = config.disk_reserve;
     if let Some(size) = config.memory_groups {
         options.store.memory_group_bytes = usize::try_from(size.bytes()).unwrap_or(usize::MAX);
@@ -225,13 +237,15 @@ mod tests {
         LocalConfig {
             servers,
             listen: listen.to_owned(),
-            split_bytes: None,
-            metadata_split_bytes: None,
-            split_load: 0,
+            splits: SplitArguments::default(),
+            traces: TraceOptions::default(),
+            collector: None,
             merges: MergeRules::default(),
             disk_reserve: None,
             scan_cache: None,
             memory_groups: None,
+            heat: HeatOption::Off,
+            cluster_name: ClusterName::default(),
         }
     }
 

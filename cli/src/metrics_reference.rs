@@ -75,6 +75,7 @@ The number of series depends on the number of servers, methods and causes, not o
 #[cfg(test)]
 mod tests {
     use std::path::{Path, PathBuf};
+    use std::process::Command;
 
     use ebla_runtime::metrics::table_faults;
 
@@ -142,27 +143,58 @@ mod tests {
         }
     }
 
-    #[test]
-    fn promtool_accepts_the_rules_and_their_tests() {
-        let folder = root().join("deploy/monitoring");
-        // `make promtool` fetches it; an installed one does too.
+    /// The program promtool: `make promtool` fetches it; an installed one does too.
+    fn promtool() -> PathBuf {
         let cache = std::env::var_os("EBLA_CACHE").map(PathBuf::from);
         let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/ebla")));
         let fetched = cache.map(|cache| cache.join("bin/promtool")).filter(|program| program.is_file());
-        let program = fetched.unwrap_or_else(|| "promtool".into());
-        let run =
-            |arguments: &[&str]| std::process::Command::new(&program).args(arguments).current_dir(&folder).output();
-        for arguments in [&["check", "rules", "alerts.yml"][..], &["test", "rules", "alerts-test.yml"]] {
-            match run(arguments) {
-                Ok(output) => {
-                    let shown = [output.stdout, output.stderr].concat();
-                    assert!(output.status.success(), "promtool {arguments:?}: {}", String::from_utf8_lossy(&shown));
-                }
-                Err(error) => {
-                    eprintln!("skipped: there is no promtool (make promtool): {error}");
-                    return;
-                }
+        fetched.unwrap_or_else(|| "promtool".into())
+    }
+
+    /// Fails when promtool does; it may be missing.
+    fn check_with_promtool(folder: &Path, arguments: &[&str]) {
+        match Command::new(promtool()).args(arguments).current_dir(folder).output() {
+            Ok(output) => {
+                let shown = [output.stdout, output.stderr].concat();
+                assert!(output.status.success(), "promtool {arguments:?}: {}", String::from_utf8_lossy(&shown));
             }
+            Err(error) => eprintln!("skipped: there is no promtool (make promtool): {error}"),
+        }
+    }
+
+    #[test]
+    fn promtool_accepts_the_rules_and_their_tests() {
+        let folder = root().join("deploy/monitoring");
+        for arguments in [&["check", "rules", "alerts.yml"][..], &["test", "rules", "alerts-test.yml"]] {
+            check_with_promtool(&folder, arguments);
+        }
+    }
+
+    #[test]
+    fn the_prometheus_of_a_cluster_in_containers_scrapes_every_process() {
+        let compose = std::fs::read_to_string(root().join("deploy/compose.yaml")).unwrap();
+        let services =
+            compose.split("\nservices:\n").nth(1).and_then(|rest| rest.split("\nnetworks:\n").next()).unwrap();
+        let names = services.lines().filter_map(|line| line.strip_prefix("  ")?.strip_suffix(':'));
+        let processes =
+            names.filter(|name| !name.starts_with(' ') && !name.starts_with("etcd-") && *name != "prometheus");
+        let expected: BTreeSet<String> = processes.map(|name| format!("{name}:8080")).collect();
+        assert!(expected.len() == 9 && compose.contains("EBLA_HTTP: 0.0.0.0:8080\n"), "{expected:?}");
+        for (security, has_tls) in [("on", true), ("off", false)] {
+            let folder = tempfile::tempdir().unwrap();
+            let script = root().join("deploy/prometheus-files.sh");
+            let status = Command::new(script).arg(folder.path()).args(["5", security]).status().unwrap();
+            assert!(status.success(), "{status}");
+            let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+            let targets: serde_json::Value = serde_json::from_str(&read("targets.json")).unwrap();
+            let listed = targets.pointer("/0/targets").and_then(serde_json::Value::as_array).unwrap().iter();
+            assert_eq!(listed.map(|name| name.as_str().unwrap().to_owned()).collect::<BTreeSet<_>>(), expected);
+            assert_eq!(read("prometheus.yml").contains("tls_config:"), has_tls);
+            // promtool opens no file of a certificate, but wants it to exist.
+            ["ca.crt", "prometheus.crt", "prometheus.key"].iter().for_each(|name| {
+                std::fs::write(folder.path().join(name), "").unwrap();
+            });
+            check_with_promtool(folder.path(), &["check", "config", "prometheus.yml"]);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Output of commands: data on stdout as a plain table or as JSON, messages on stderr, and the exit code.
 //!
 //! Tables have no borders and two spaces between columns, so that they are easy to read and to cut; their headings are bold on
-//! a terminal. Bytes are escaped by [`crate::encoding`]. Times are ISO 8601 in UTC for people and microseconds since 1970 in
+//! a terminal. Bytes are escaped by [`ebla_client::encoding`]. Times are ISO 8601 in UTC for people and microseconds since 1970 in
 //! JSON, whose field names are part of the interface. A command makes a table or a JSON document ([`Format`]); the
 //! [`Layout`] says how it is written: `-o csv` and `-o raw` write the table for programs, `-o ndjson` the document on one line,
 //! or each of its elements.
@@ -9,13 +9,15 @@
 //! A failed write to stdout is recorded and becomes the failure of the command at its end; a closed pipe (`| head`) is not a
 //! failure.
 
+use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::sync::OnceLock;
 
 use clap::builder::{EnumValueParser, TypedValueParser};
 use clap::{ArgMatches, ValueEnum as _};
-use ebla_model::Micros;
+pub use ebla_client::encoding::time;
 use ebla_model::error::{Error, Reason};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 /// The first write to stdout that failed.
@@ -40,6 +42,8 @@ pub enum Format {
 pub enum Layout {
     /// Aligned columns for people.
     Table,
+    /// As table, with more columns.
+    Wide,
     /// One JSON document for programs.
     Json,
     /// JSON, a line for each element of a list.
@@ -53,7 +57,7 @@ pub enum Layout {
 impl From<Layout> for Format {
     fn from(layout: Layout) -> Self {
         match layout {
-            Layout::Table | Layout::Csv | Layout::Raw => Self::Table,
+            Layout::Table | Layout::Wide | Layout::Csv | Layout::Raw => Self::Table,
             Layout::Json | Layout::Ndjson => Self::Json,
         }
     }
@@ -79,6 +83,23 @@ pub fn set_layout(layout: Layout) {
 /// The layout of the output.
 pub fn layout() -> Layout {
     LAYOUT.get().copied().unwrap_or(Layout::Table)
+}
+
+/// Which columns a table has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Columns {
+    /// Those that fit on a line. `-o csv` and `-o raw` have the same.
+    Standard,
+    /// More of them: `-o wide`.
+    Wide,
+}
+
+/// The columns of the layout of the output.
+pub fn columns() -> Columns {
+    match layout() {
+        Layout::Wide => Columns::Wide,
+        _ => Columns::Standard,
+    }
 }
 
 /// A failure as the shell sees it: the message and the exit code.
@@ -156,7 +177,25 @@ pub fn set_style(style: Style) {
     let _first_counts = STYLE.set(style);
 }
 
-/// Rows of text under a heading, columns aligned by the widest cell.
+/// The text with a replacement for each control character: texts of other processes must not send control sequences to the terminal.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    match text.contains(char::is_control) {
+        true => Cow::Owned(text.replace(char::is_control, "\u{fffd}")),
+        false => Cow::Borrowed(text),
+    }
+}
+
+/// As [`printable`], for a text that may have several lines.
+pub fn printable_lines(text: &str) -> Cow<'_, str> {
+    let is_disturbing = |c: char| c.is_control() && c != '\n';
+    match text.contains(is_disturbing) {
+        true => Cow::Owned(text.replace(is_disturbing, "\u{fffd}")),
+        false => Cow::Borrowed(text),
+    }
+}
+
+/// Rows of text under a heading, columns aligned by the widest cell. Control characters in cells are replaced, except in CSV, where line ends are
+/// data.
 #[derive(Debug, Default)]
 pub struct Table {
     /// Whether the first row is a heading.
@@ -197,7 +236,8 @@ impl Table {
     /// Tabs between columns, no heading. Bytes of rows are escaped, so a cell has no tab of its own.
     fn render_raw(&self) -> String {
         let rows = self.rows.iter().skip(usize::from(self.has_heading));
-        rows.map(|row| format!("{}\n", row.join("\t"))).collect()
+        let line = |row: &Vec<String>| row.iter().map(|cell| printable(cell)).collect::<Vec<_>>().join("\t");
+        rows.map(|row| format!("{}\n", line(row))).collect()
     }
 
     fn render_in(&self, style: Style) -> String {
@@ -208,7 +248,8 @@ impl Table {
         let widths: Vec<_> = (0..columns).map(width).collect();
         let mut text = String::new();
         for (number, row) in self.rows.iter().enumerate() {
-            let line: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+            let cells = row.iter().map(|cell| printable(cell));
+            let line: Vec<_> = cells.zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
             let line = line.join("  ");
             match style {
                 Style::Bold if number == 0 && self.has_heading => {
@@ -222,6 +263,35 @@ impl Table {
     }
 }
 
+/// The output of a command that is repeated, until its run has ended. Locked to append to it or to take it.
+static FRAME: Mutex<Option<Frame>> = Mutex::new(None);
+
+/// What one run of a repeated command has written.
+#[derive(Debug)]
+struct Frame {
+    text: Vec<u8>,
+    notes: Notes,
+}
+
+/// Where messages go while the output is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notes {
+    /// To stderr at once.
+    Stderr,
+    /// Into the output: on a terminal they would disturb it.
+    Inline,
+}
+
+/// Keeps what is written from now on, for [`end_frame`].
+pub fn begin_frame(notes: Notes) {
+    *FRAME.lock() = Some(Frame { text: Vec::new(), notes });
+}
+
+/// What was written since [`begin_frame`]; later output is written at once again.
+pub fn end_frame() -> Vec<u8> {
+    FRAME.lock().take().map(|frame| frame.text).unwrap_or_default()
+}
+
 /// Writes to stdout. The first failure is recorded for [`finish`]; nothing is written after it.
 pub fn print(text: &str) {
     print_bytes(text.as_bytes());
@@ -229,6 +299,10 @@ pub fn print(text: &str) {
 
 /// Like [`print()`], for bytes that need not be UTF-8.
 pub fn print_bytes(bytes: &[u8]) {
+    if let Some(frame) = FRAME.lock().as_mut() {
+        frame.text.extend_from_slice(bytes);
+        return;
+    }
     if !is_closed()
         && let Err(error) = std::io::stdout().lock().write_all(bytes)
     {
@@ -241,14 +315,19 @@ pub fn is_closed() -> bool {
     WRITE_FAILED.get().is_some()
 }
 
+/// Writes what is buffered to stdout now, while a command goes on.
+pub fn flush() {
+    if let Err(error) = std::io::stdout().lock().flush() {
+        let _first_counts = WRITE_FAILED.set(error);
+    }
+}
+
 /// Flushes the output of a command.
 ///
 /// # Errors
 /// When a write to stdout failed, unless the pipe was closed by its reader.
 pub fn finish() -> Result<(), Failure> {
-    if let Err(error) = std::io::stdout().lock().flush() {
-        let _first_counts = WRITE_FAILED.set(error);
-    }
+    flush();
     match WRITE_FAILED.get() {
         Some(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Failure::other(format!("cannot write to stdout: {error}; the output is incomplete")))
@@ -257,8 +336,14 @@ pub fn finish() -> Result<(), Failure> {
     }
 }
 
-/// Writes a line to stderr: a message beside the data. Failures are ignored.
+/// Writes a line to stderr: a message beside the data. Control characters are replaced. Failures are ignored.
 pub fn note(line: &str) {
+    let line = printable_lines(line);
+    if let Some(frame) = FRAME.lock().as_mut().filter(|frame| frame.notes == Notes::Inline) {
+        frame.text.extend_from_slice(line.as_bytes());
+        frame.text.push(b'\n');
+        return;
+    }
     drop(writeln!(std::io::stderr().lock(), "{line}"));
 }
 
@@ -280,13 +365,6 @@ fn lines(value: &Value) -> String {
 /// A JSON document, pretty-printed.
 pub fn document(value: &Value) -> String {
     format!("{value:#}\n")
-}
-
-/// A point in time for people: ISO 8601, UTC.
-pub fn time(at: Micros) -> String {
-    let (seconds, micros) = (at.get().div_euclid(1_000_000), at.get().rem_euclid(1_000_000));
-    let nanos = i32::try_from(micros * 1_000).unwrap_or_default();
-    prost_types::Timestamp { seconds, nanos }.to_string()
 }
 
 #[cfg(test)]
@@ -315,6 +393,17 @@ mod tests {
     }
 
     #[test]
+    fn control_characters_of_cells_do_not_reach_the_terminal() {
+        let mut table = Table::default();
+        table.row(vec!["a\x1b[2J".into(), "b\nc\td".into()]);
+        assert_eq!(table.render_in(Style::Plain), "a\u{fffd}[2J  b\u{fffd}c\u{fffd}d\n");
+        assert_eq!(table.render_raw(), "a\u{fffd}[2J\tb\u{fffd}c\u{fffd}d\n");
+        assert_eq!(table.render_csv(), "a\x1b[2J,\"b\nc\td\"\n", "bytes for programs");
+        assert_eq!(printable_lines("one\ntwo\r\x1b[A"), "one\ntwo\u{fffd}\u{fffd}[A");
+        assert!(matches!(printable("ä…日"), Cow::Borrowed("ä…日")));
+    }
+
+    #[test]
     fn ndjson_has_a_line_for_each_element() {
         assert_eq!(lines(&serde_json::json!([{ "a": 1 }, { "a": 2 }])), "{\"a\":1}\n{\"a\":2}\n");
         assert_eq!(lines(&serde_json::json!({ "a": [1, 2] })), "{\"a\":[1,2]}\n");
@@ -326,12 +415,5 @@ mod tests {
         let mut table = Table::default();
         table.row(vec!["user".into(), "alice".into()]);
         assert_eq!(table.render_in(Style::Bold), "user  alice\n");
-    }
-
-    #[test]
-    fn times_are_shown_in_utc() {
-        assert_eq!(time(Micros::ZERO), "1970-01-01T00:00:00Z");
-        assert_eq!(time(Micros::new(1_763_879_499_123_456)), "2025-11-23T06:31:39.123456Z");
-        assert_eq!(time(Micros::new(-1)), "1969-12-31T23:59:59.999999Z");
     }
 }

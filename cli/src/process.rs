@@ -18,6 +18,7 @@ use std::io::Write as _;
 
 pub use address::{
     ClusterSecurity, Exposure, Listen, Users, check_exposure, check_free, check_reachable, etcd_url, host_port,
+    is_loopback,
 };
 pub use folder::{DataFolder, lock};
 pub use http::Monitoring;

@@ -157,6 +157,7 @@ fn name(arg: &Arg) -> String {
     let optional = arg.get_num_args().is_some_and(|count| count.min_values() == 0) && !values.is_empty();
     let values = match (values.is_empty(), optional) {
         (true, _) => String::new(),
+        (false, true) if arg.is_require_equals_set() => format!("[={values}]"),
         (false, true) => format!(" [{values}]"),
         (false, false) => format!(" {values}"),
     };
@@ -243,6 +244,7 @@ mod tests {
         let one = of_many("one")
             .long_about("Does it well.\n\nExample:\n  p one --count 3 x")
             .arg(Arg::new("count").long("count").value_name("N").default_value("7").help("How many"))
+            .arg(Arg::new("watch").long("watch").num_args(0..=1).require_equals(true).value_name("S").help("Again"))
             .arg(Arg::new("name").required(true).value_name("NAME").help("The name"));
         let others = ["two", "three", "four", "five", "six"].map(of_many);
         let shown = page(Command::new("p").subcommand(one).subcommands(others));
@@ -250,6 +252,7 @@ mod tests {
             "\n## p one\n\nDoes it well.\n\nExample:\n\n```sh\np one --count 3 x\n```\n",
             "\n```text\np one [OPTIONS] <NAME>\n```\n",
             "| `--count N` | How many | `7` |  |\n",
+            "| `--watch[=S]` | Again |  |  |\n",
             "| `<NAME>` | The name |  |  |\n",
             "\nAlso: `--addr HOST:PORT`.\n",
             "\n## p two\n\nDoes it.\n",

@@ -3,15 +3,19 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail, and then says where")]
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_client::{Admin, BearerToken, Client, ReadOptions};
+use ebla_model::access::{Member, Policy, Role};
 use ebla_model::error::Reason;
+use ebla_model::filter::Filter;
 use ebla_model::key::{RowKey, RowSet};
 use ebla_model::mutation::{Mutation, WriteTime};
+use ebla_model::rmw::{Operation, Rule};
 use ebla_model::schema::TableName;
 use ebla_proto::data::ReadRowsRequest;
 use ebla_proto::locate::ClusterRequest;
@@ -22,6 +26,7 @@ use ebla_tests::cluster::Cluster as _;
 use ebla_tests::etcd::Build;
 use ebla_tests::network::{Loopback, NodeNetwork as _};
 use ebla_tests::process::{Plan, ProcessCluster};
+use serde_json::Value;
 
 use crate::support;
 use crate::tls::{CLIENT, Certificates};
@@ -30,6 +35,8 @@ use crate::tls::{CLIENT, Certificates};
 const ISSUER: [&str; 4] = ["--issuer", "https://login.example.org", "--audience", "ebla"];
 /// How long a change of a policy takes at most, with a second for a busy machine.
 const EFFECTIVE_MAX: Duration = Duration::from_secs(2);
+/// How long a record of the audit log may take on a busy machine.
+const AUDITED_MAX: Duration = Duration::from_secs(30);
 
 #[test]
 fn certificates_are_identities_and_only_the_public_api_is_open_to_users() {
@@ -90,18 +97,25 @@ async fn guarded() {
     token(&["init"], &tokens);
     let keys = tokens.join("token-keys.json");
     let network = Loopback::claim().unwrap();
-    let administrators = format!("certificate:{CLIENT},certificate:mounttable-0,subject:operator");
+    // All servers append to it.
+    let audit = folder.path().join("audit.log");
+    let administrators = format!("certificate:{CLIENT},subject:operator");
+    let names: Member = "certificate:mounttable-0".parse().unwrap();
     let options = [
         ("--token-keys", keys.display().to_string()),
         ("--token-issuer", "https://login.example.org".to_owned()),
         ("--token-audience", "ebla".to_owned()),
         ("--administrators", administrators),
+        ("--audit-log", audit.display().to_string()),
+        // Every operation is recorded.
+        ("--slow-ms", "0".to_owned()),
     ];
     let plan = Plan {
         etcd: 1,
         masters: 1,
         mounttables: 1,
-        certificates: Some(certificates.folder.clone()),
+        certificates: Some(certificates.folder().to_path_buf()),
+        policies: vec![("projects/dev/instances/dev".parse().unwrap(), Policy::new([(Role::Admin, names)]).unwrap())],
         server_options: options.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect(),
         ..Plan::new(support::ebla(), 3)
     };
@@ -121,6 +135,93 @@ async fn guarded() {
     // The mounttable has created its table, with its own certificate, and reads and writes it.
     let root = cluster.mounttable_addresses().first().unwrap().clone();
     callers.succeeds(CLIENT, &["mt", "--root", &root, "--as", "server", "ls"]);
+    mounttables_need_rights(&callers, &audit).await;
+}
+
+/// A mounttable calls tablets directly, with its rights for their tables.
+async fn mounttables_need_rights(callers: &Callers, audit: &Path) {
+    const MOUNTTABLE: &str = "mounttable-0";
+    let own = "projects/dev/instances/dev/tables/own".parse::<TableName>().unwrap();
+    let other = "projects/dev/instances/other/tables/web".parse::<TableName>().unwrap();
+    for table in [&own, &other] {
+        callers.succeeds(CLIENT, &["table", "create", table.as_str(), "--family", "open", "--family", "secret"]);
+    }
+    let client = Client::connect_cluster(&callers.address, callers.runtime(Some(MOUNTTABLE))).await.unwrap();
+    assert!(client.low_level().is_ok(), "it calls tablets, not the public API");
+    let set = |family: &str| Mutation::SetCell {
+        family: family.to_owned(),
+        qualifier: Bytes::from_static(b"q"),
+        timestamp: WriteTime::Server,
+        value: Bytes::from_static(b"value"),
+    };
+    let key = RowKey::copy_from_slice(b"row");
+    let write = async |table: &TableName, families: &[&str]| {
+        let mutations: Vec<_> = families.iter().map(|family| set(family)).collect();
+        client.table(table).mutate_row(&key, &mutations).await.map_err(|error| error.reason)
+    };
+    let read = async |table: &TableName, filter: Option<Filter>| {
+        let options = ReadOptions { filter, ..ReadOptions::default() };
+        let rows = client.table(table).read_rows(RowSet::all(), options).await.map_err(|error| error.reason)?;
+        Ok::<usize, Reason>(rows.into_iter().map(|row| row.cells.len()).sum())
+    };
+    // By the policy of the instance.
+    assert_eq!(write(&own, &["open", "secret"]).await, Ok(()));
+    assert_eq!(read(&own, None).await, Ok(2));
+    let rule = increment("secret");
+    let counter = RowKey::copy_from_slice(b"counter");
+    client.table(&own).read_modify_write(&counter, std::slice::from_ref(&rule)).await.unwrap();
+    // Without a policy.
+    let (denied, resource) = (Err(Reason::PermissionDenied), other.as_str());
+    assert_eq!(write(&other, &["open"]).await, denied);
+    assert_eq!(read(&other, None).await, denied.map(|()| 0));
+    are_audited(audit, resource, &["Read", "Write"]).await;
+    let shown = client.table(&other).read_rows(RowSet::all(), ReadOptions::default()).await.unwrap_err().to_string();
+    assert!(shown.contains("permission bigtable.tables.readRows is denied on projects/dev/instances/other"), "{shown}");
+    // A reader does not write.
+    let reader = ["iam", "set", resource, "--add", "roles/bigtable.reader=certificate:mounttable-0"];
+    callers.succeeds(CLIENT, &reader);
+    tokio::time::sleep(EFFECTIVE_MAX).await;
+    assert_eq!(read(&other, None).await, Ok(0));
+    assert_eq!(write(&other, &["open"]).await, denied);
+    // A list that leaves it out.
+    let list = ["iam", "set", own.as_str(), "--family", "secret", "--add", "roles/ebla.familyReader=subject:nobody"];
+    callers.succeeds(CLIENT, &list);
+    tokio::time::sleep(EFFECTIVE_MAX).await;
+    assert_eq!(read(&own, None).await, denied.map(|()| 0), "a part of the rows would be misleading");
+    let open = Filter::FamilyNameRegex(Bytes::from_static(b"open"));
+    assert_eq!(read(&own, Some(open)).await, Ok(1));
+    assert_eq!(write(&own, &["open"]).await, Ok(()));
+    assert_eq!(write(&own, &["open", "secret"]).await, denied);
+    let modified = client.table(&own).read_modify_write(&counter, &[rule]).await;
+    assert_eq!(modified.map(drop).map_err(|error| error.reason), denied);
+    are_audited(audit, own.as_str(), &["Modify", "Read", "Write"]).await;
+}
+
+fn increment(family: &str) -> Rule {
+    let (family, qualifier) = (family.to_owned(), Bytes::from_static(b"n"));
+    Rule { family, qualifier, operation: Operation::Increment(1) }
+}
+
+/// Waits until the audit log has these methods, and no others, as refused to the mounttable on a resource.
+async fn are_audited(audit: &Path, resource: &str, methods: &[&str]) {
+    let is_refusal = |record: &Value| {
+        record["identity"] == "certificate:mounttable-0"
+            && record["resource"] == resource
+            && record["decision"] == "PERMISSION_DENIED"
+    };
+    let wanted: BTreeSet<_> = methods.iter().map(|method| format!("/ebla.tablet.Tablets/{method}")).collect();
+    let found = || -> BTreeSet<String> {
+        let lines = std::fs::read_to_string(audit).unwrap();
+        let records = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        records.filter(is_refusal).filter_map(|record| record.get("method")?.as_str().map(str::to_owned)).collect()
+    };
+    let written = async {
+        while found() != wanted {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let waited = tokio::time::timeout(AUDITED_MAX, written).await;
+    assert!(waited.is_ok(), "{resource}: {:?}", found());
 }
 
 /// Policies of a table, and the list of a family, for a caller with a certificate.
@@ -151,11 +252,24 @@ async fn policies(callers: &Callers) {
     callers.succeeds(CLIENT, &list);
     tokio::time::sleep(EFFECTIVE_MAX).await;
     assert_eq!(families(Some("reader")).await, Ok(vec!["open".to_owned()]));
+    assert_eq!(traced(callers, "reader"), BTreeSet::from([Some(table.as_str().to_owned())]));
+    let all = traced(callers, CLIENT);
+    assert!(all.contains(&None) && all.contains(&Some(table.as_str().to_owned())), "{all:?}");
     let refused = of(Some("reader")).mutate_row(&key, &[set("open")]).await.unwrap_err();
     assert_eq!(refused.reason, Reason::PermissionDenied, "a reader does not write");
     callers.succeeds(CLIENT, &["iam", "set", "web", "--remove", "roles/bigtable.reader=certificate:reader"]);
     tokio::time::sleep(EFFECTIVE_MAX).await;
     assert_eq!(families(Some("reader")).await, Err(Reason::PermissionDenied), "the right was revoked");
+    assert_eq!(traced(callers, "reader"), BTreeSet::new());
+    callers.is_refused(Some("reader"), &callers.address, &["slow", "--table", "web"], "is denied");
+    callers.is_refused(None, &callers.address, &["slow"], "this server needs a token");
+}
+
+/// The tables of the operations that a caller sees; `None`: operations without a table.
+fn traced(callers: &Callers, name: &str) -> BTreeSet<Option<String>> {
+    let shown = callers.succeeds(name, &["slow", "--failed", "-n", "1000", "-o", "json"]);
+    let records: Vec<Value> = serde_json::from_str(&shown).unwrap();
+    records.iter().map(|record| record.get("table").and_then(Value::as_str).map(str::to_owned)).collect()
 }
 
 /// Callers without a certificate, with tokens as `ebla token` issues them.
@@ -184,7 +298,7 @@ async fn tokens_are_identities(callers: &Callers, folder: &Path) {
     let file = folder.join("operator.token");
     token(&[&["issue", "operator", "--out", file.to_str().unwrap()], &ISSUER[..]].concat(), folder);
     let file = file.to_str().unwrap();
-    for command in [&["status"][..], &["wait", "--servers", "3", "--for", "30"]] {
+    for command in [&["status"][..], &["wait", "--servers", "3", "--for", "30"], &["get", "web", "row"], &["slow"]] {
         let with_token = [command, &["--token-file", file]].concat();
         let output = callers.ebla(None, &callers.address, &with_token);
         assert!(output.status.success(), "{command:?}: {output:?}");
@@ -226,10 +340,12 @@ async fn views(callers: &Callers) {
 
 /// The services between servers, and the master.
 async fn not_for_users(callers: &Callers) {
-    for name in [Some("reader"), Some(CLIENT), None] {
-        // Ebla's own client calls tablets directly, and learns of no table.
-        callers.is_refused(name, &callers.address, &["row", "scan", "web"], "Table not found");
-    }
+    // Ebla's own client calls the public API instead of tablets: an administrator is served, others are refused.
+    assert!(callers.succeeds(CLIENT, &["row", "scan", "web"]).contains("row"));
+    callers.succeeds(CLIENT, &["row", "set", "web", "row-2", "open:q=value"]);
+    callers.is_refused(Some("reader"), &callers.address, &["row", "scan", "web"], "is denied");
+    callers.is_refused(None, &callers.address, &["row", "scan", "web"], "this server needs a token");
+    callers.is_refused(Some(CLIENT), &callers.address, &["meta", "list"], "only servers learn it");
     for (name, wanted) in [
         (Some("reader"), Some(Reason::PermissionDenied)),
         (Some(CLIENT), Some(Reason::PermissionDenied)),

@@ -4,6 +4,9 @@
 //! A second table of many tablets is at rest meanwhile: it shares its groups with the load. At the end it has all its rows, and
 //! each of its tablets accepts a write.
 //!
+//! The cluster has TLS and access control unless `EBLA_SECURITY=off`. The load is a caller with a token and the least rights: it may use its
+//! table, as the only member of the lists of all families. The table at rest has a family that is hidden from it.
+//!
 //! The schedule is drawn from a seed, which is printed; `EBLA_CHAOS_SEED` repeats it. The number of faults of each kind is set by
 //! the variables in `items` and `cuts`, the tablets at rest by `EBLA_CHAOS_TABLETS`; `make chaos` sets higher numbers. Without network namespaces there are no partitions.
 
@@ -17,6 +20,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_client::{Client, ReadOptions, Table};
+use ebla_model::access::Role as AccessRole;
+use ebla_model::filter::Filter;
 use ebla_model::id::ServerId;
 use ebla_model::key::{KeyRange, RowKey, RowSet};
 use ebla_model::mutation::{Mutation, WriteTime};
@@ -26,17 +31,19 @@ use ebla_tests::cluster::{Cluster as _, Direction, Node, Role};
 use ebla_tests::etcd::Build;
 use ebla_tests::faults::fault::{FaultKind, Target};
 use ebla_tests::faults::nemesis::ClusterNemesis;
-use ebla_tests::faults::parameters::{seed, times};
+use ebla_tests::faults::parameters::{security, seed, times};
 use ebla_tests::faults::schedule::{ScheduleItem, schedule};
 use ebla_tests::faults::stalls::{Leaders, attribute_stalls, since_boot, table};
 use ebla_tests::netns::NetNs;
 use ebla_tests::network::{Loopback, NodeNetwork};
 use ebla_tests::process::{Plan, ProcessCluster};
-use ebla_workload::verify::rows::Layout;
-use ebla_workload::verify::{Load, Plan as LoadPlan, Running, create_table, endpoints};
+use ebla_tests::secured::{Callers, Security};
+use ebla_workload::verify::rows::{FAMILIES, Layout};
+use ebla_workload::verify::{Load, Plan as LoadPlan, Running, create_table, endpoints_of};
 
-/// The family of the table at rest.
+/// The families of the table at rest: one that all read, and one that is hidden from the load.
 const FAMILY: &str = "f";
+const HIDDEN: &str = "hidden";
 const TABLET_SERVERS: usize = 5;
 /// Tablets of the load, with one writer each: a fault of one server must only affect those that it leads.
 const TABLETS: u32 = 8;
@@ -106,25 +113,28 @@ const SHORT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 /// Longer than every lease (10 s).
 const LONG: (Duration, Duration) = (Duration::from_secs(12), Duration::from_secs(14));
 
-async fn chaos<S: NodeNetwork>(plan: Plan, network: S, items: Vec<ScheduleItem>) {
+async fn chaos<S: NodeNetwork>(mut plan: Plan, network: S, items: Vec<ScheduleItem>) {
     let runtime = Runtime::system("chaos");
+    let callers = Callers::prepare(security(Security::On), &mut plan, 0, &network, &runtime).unwrap();
+    println!("EBLA_SECURITY={}", callers.security().name());
     let seed = seed(&runtime);
     let schedule = schedule(seed, &items);
     println!("EBLA_CHAOS_SEED={seed}: {} faults", schedule.len());
     let began = runtime.clock.monotonic();
-    let mut cluster = ProcessCluster::start(plan, network, &runtime).await.unwrap();
+    let mut cluster = ProcessCluster::start(plan, network, &callers.operator).await.unwrap();
     let addresses = cluster.addresses();
     let name = TableName::from_parts("test", "test", "verified").unwrap();
     let load_plan = LoadPlan { writers: 8, readers: 2, slots: TABLETS, stall_listed: STALL, ..LoadPlan::default() };
-    create_table(&addresses[0], &name, load_plan.slots, &runtime).await.unwrap();
+    create_table(&addresses[0], &name, load_plan.slots, &callers.operator).await.unwrap();
+    callers.grant(&addresses, &name, AccessRole::User, &FAMILIES).await.unwrap();
     let mut load = Load::new(load_plan, &runtime);
-    let endpoints = endpoints(&addresses, &name, &runtime);
+    let endpoints = endpoints_of(&addresses, &name, |address| callers.user_at(address));
     let running = load.start(&endpoints).await.unwrap();
     wait_for_writes(&running, &runtime.clock).await;
-    let resting = RestingTable::create(&addresses[0], times("EBLA_CHAOS_TABLETS", 100), &runtime).await;
+    let resting = RestingTable::create(&addresses, times("EBLA_CHAOS_TABLETS", 100), &callers).await;
     resting.write("before").await;
 
-    let map = TabletMap::new(&addresses, name, &runtime).await;
+    let map = TabletMap::new(&addresses, name, &callers.observer).await;
     let mut nemesis = ClusterNemesis::new(&mut cluster, runtime.clock.clone());
     for (number, fault) in schedule.iter().enumerate() {
         let at = (runtime.clock.monotonic() - began).as_secs_f64();
@@ -159,37 +169,52 @@ async fn chaos<S: NodeNetwork>(plan: Plan, network: S, items: Vec<ScheduleItem>)
 
 /// A table of many tablets with one row each.
 struct RestingTable {
+    /// As an administrator sees it.
     table: Table,
+    /// As the load sees it, and the families that it reads.
+    seen_by_user: Table,
+    readable: Vec<&'static str>,
     rows: Vec<RowKey>,
 }
 
 impl RestingTable {
-    async fn create(address: &str, tablets: usize, runtime: &Runtime) -> Self {
+    async fn create(addresses: &[String], tablets: usize, callers: &Callers) -> Self {
         let name = TableName::from_parts("test", "test", "resting").unwrap();
         let rows: Vec<_> = (0..tablets).map(|number| RowKey::new(format!("{number:06}"))).collect();
-        let client = Client::endpoint(address, runtime.clone()).with_timeout(LIVE);
-        client.admin().create_table(&name, &[(FAMILY.to_owned(), None)], &rows[1..]).await.unwrap();
-        Self { table: client.table(&name), rows }
+        let client = Client::endpoint(&addresses[0], callers.operator.clone()).with_timeout(LIVE);
+        let families = [FAMILY, HIDDEN].map(|family| (family.to_owned(), None));
+        client.admin().create_table(&name, &families, &rows[1..]).await.unwrap();
+        callers.hide(&addresses[0], &name, HIDDEN).await.unwrap();
+        callers.grant(addresses, &name, AccessRole::Reader, &[]).await.unwrap();
+        let readable = match callers.security() {
+            Security::On => vec![FAMILY],
+            Security::Off => vec![FAMILY, HIDDEN],
+        };
+        let seen_by_user = callers.user_at(&addresses[0]).with_timeout(LIVE).table(&name);
+        Self { table: client.table(&name), seen_by_user, readable, rows }
     }
 
-    /// Writes `value` into the row of every tablet.
+    /// Writes `value` into both families of the row of every tablet.
     async fn write(&self, value: &'static str) {
-        let mutation = Mutation::SetCell {
-            family: FAMILY.to_owned(),
+        let mutations = [FAMILY, HIDDEN].map(|family| Mutation::SetCell {
+            family: family.to_owned(),
             qualifier: Bytes::new(),
             timestamp: WriteTime::Server,
             value: Bytes::from_static(value.as_bytes()),
-        };
-        let rows: Vec<_> = self.rows.iter().map(|row| (row.clone(), vec![mutation.clone()])).collect();
+        });
+        let rows: Vec<_> = self.rows.iter().map(|row| (row.clone(), mutations.to_vec())).collect();
         let written = self.table.mutate_rows(&rows).await.unwrap();
         assert_eq!(written.into_iter().find_map(Result::err), None, "{value}");
     }
 
-    /// Every row has `value` as its newest cell.
+    /// Every row has `value` as its newest cell, in each family that the load may read and in no other one.
     async fn check(&self, value: &str) {
-        let rows = self.table.read_rows(RowSet::all(), ReadOptions::default()).await.unwrap();
-        let read: Vec<_> = rows.iter().map(|row| (&row.key, &row.cells[0].value[..])).collect();
-        let expected: Vec<_> = self.rows.iter().map(|row| (row, value.as_bytes())).collect();
+        let newest = ReadOptions { filter: Some(Filter::CellsPerColumnLimit(1)), ..ReadOptions::default() };
+        let rows = self.seen_by_user.read_rows(RowSet::all(), newest).await.unwrap();
+        let cells = rows.iter().flat_map(|row| row.cells.iter().map(move |cell| (&row.key, cell)));
+        let read: Vec<_> = cells.map(|(row, cell)| (row, cell.family.as_str(), &cell.value[..])).collect();
+        let cells_of = |row| self.readable.iter().map(move |family| (row, *family, value.as_bytes()));
+        let expected: Vec<_> = self.rows.iter().flat_map(cells_of).collect();
         assert_eq!(read, expected);
     }
 }

@@ -2,7 +2,7 @@
 //! paused, partitioned, two of five simultaneously, and all simultaneously; then while two servers join, another one is killed, and
 //! the two are drained and removed.
 //!
-//! The cluster has no access control, which closes tablets to `ebla verify`: `secured.rs` tests the secure form.
+//! The cluster has TLS and access control, as `make cluster` starts it, unless `EBLA_SECURITY=off`; the load has the token of the operator.
 //!
 //! The schedule is drawn from a seed, which is printed; `EBLA_CHAOS_SEED` repeats it. The number of faults of each kind is set by
 //! the variables in `items`; `make chaos` sets higher ones. Skipped with the reason if Docker is not available.
@@ -20,12 +20,13 @@ use std::time::Duration;
 use ebla_model::time::Micros;
 use ebla_runtime::{Clock, Runtime};
 use ebla_tests::cluster::{Cluster as _, Direction, Node};
-use ebla_tests::containers::{ContainerCluster, Security, missing};
+use ebla_tests::containers::{ContainerCluster, missing};
 use ebla_tests::faults::fault::{FaultKind, Target};
 use ebla_tests::faults::nemesis::ClusterNemesis;
-use ebla_tests::faults::parameters::{seed, times};
+use ebla_tests::faults::parameters::{security, seed, times};
 use ebla_tests::faults::schedule::{ScheduleItem, schedule};
 use ebla_tests::faults::stalls::{Stall, attribute_stalls, since_boot, table};
+use ebla_tests::secured::Security;
 use futures::FutureExt as _;
 use serde_json::Value;
 
@@ -81,7 +82,15 @@ async fn come_and_go() {
     let schedule = schedule(seed, &items(seed));
     println!("EBLA_CHAOS_SEED={seed}: {} faults", schedule.len());
     let began = runtime.clock.monotonic();
-    let mut cluster = ContainerCluster::start(Path::new(support::ebla()), Security::Off).await.unwrap();
+    let security = security(Security::On);
+    println!("EBLA_SECURITY={}", security.name());
+    let mut cluster = ContainerCluster::start(Path::new(support::ebla()), security).await.unwrap();
+    let plain = "env -u EBLA_TLS_CA -u EBLA_TLS_CERT -u EBLA_TLS_KEY ebla status";
+    match (security, cluster.ask(Node::TabletServer(0), &["sh", "-c", plain]).await) {
+        (Security::Off, Ok(_status)) => {}
+        (Security::On, Err(refused)) if refused.to_string().contains("this port requires TLS") => {}
+        (_, said) => panic!("EBLA_SECURITY={}, and without TLS: {said:?}", security.name()),
+    }
     let verifier = cluster.verify(&["--for", "86400", "--writers", "8", "--readers", "2"]).await.unwrap();
 
     let mut nemesis = ClusterNemesis::new(&mut cluster, runtime.clock.clone());

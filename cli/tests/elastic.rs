@@ -2,7 +2,8 @@
 //! verifying load: nothing acknowledged is lost, nothing is applied twice, every drain ends, and at the end `ebla check` finds nothing.
 //!
 //! `EBLA_ELASTIC_CHANGES` sets the number of servers that join, and that are drained (2 of each when unset). What is drawn comes from a
-//! seed, which is printed; `EBLA_CHAOS_SEED` repeats it.
+//! seed, which is printed; `EBLA_CHAOS_SEED` repeats it. The cluster has TLS and access control unless `EBLA_SECURITY=off`, and the load is a
+//! caller with a token.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 #![expect(clippy::panic, reason = "a test may fail, and then says where")]
@@ -15,16 +16,19 @@ use std::time::Duration;
 
 use ebla_client::admin::{CheckDepth, CheckMode, ExecutionMode};
 use ebla_client::{Admin, Client};
+use ebla_model::access::Role as AccessRole;
 use ebla_model::error::Error;
 use ebla_model::id::{GroupId, ServerId};
 use ebla_model::schema::TableName;
 use ebla_runtime::{Rng, Runtime};
 use ebla_tests::cluster::{Cluster as _, Node, Role};
 use ebla_tests::etcd::Build;
-use ebla_tests::faults::parameters::{seed, times};
+use ebla_tests::faults::parameters::{security, seed, times};
 use ebla_tests::network::Loopback;
 use ebla_tests::process::{Plan, ProcessCluster};
-use ebla_workload::verify::{Load, Plan as LoadPlan, Running, create_table, endpoints};
+use ebla_tests::secured::{Callers, Security};
+use ebla_workload::verify::rows::FAMILIES;
+use ebla_workload::verify::{Load, Plan as LoadPlan, Running, create_table, endpoints_of};
 use parking_lot::Mutex;
 
 /// Servers at first. The load uses the addresses of the first two, which are killed but never drained.
@@ -60,25 +64,30 @@ async fn elastic(changes: usize) {
     let seed = seed(&runtime);
     println!("EBLA_CHAOS_SEED={seed}");
     let runtime = Runtime { rng: Rng::seeded(seed), ..runtime };
-    let plan = Plan { split_bytes: Some(SPLIT_BYTES), ..Plan::new(support::ebla(), SERVERS) };
-    let cluster = ProcessCluster::start(plan, Loopback::claim().unwrap(), &runtime).await.unwrap();
+    let mut plan = Plan { split_bytes: Some(SPLIT_BYTES), ..Plan::new(support::ebla(), SERVERS) };
+    let network = Loopback::claim().unwrap();
+    let callers = Callers::prepare(security(Security::On), &mut plan, changes, &network, &runtime).unwrap();
+    println!("EBLA_SECURITY={}", callers.security().name());
+    let cluster = ProcessCluster::start(plan, network, &callers.operator).await.unwrap();
     let addresses: Vec<String> = (0..STAY).map(|number| cluster.public_address(number)).collect();
     let name = TableName::from_parts("test", "test", "verified").unwrap();
-    create_table(&addresses[0], &name, TABLETS, &runtime).await.unwrap();
+    create_table(&addresses[0], &name, TABLETS, &callers.operator).await.unwrap();
+    callers.grant(&addresses, &name, AccessRole::User, &FAMILIES).await.unwrap();
     let load_plan = LoadPlan { writers: 8, readers: 2, slots: TABLETS, ..LoadPlan::default() };
     let mut load = Load::new(load_plan, &runtime);
-    let endpoints = endpoints(&addresses, &name, &runtime);
+    let endpoints = endpoints_of(&addresses, &name, |address| callers.user_at(address));
     let running = load.start(&endpoints).await.unwrap();
     wait_for_writes(&running).await;
 
     let tablets = TabletChanges {
         addresses: addresses.clone(),
         table: name,
-        runtime: runtime.clone(),
+        operator: callers.operator.clone(),
+        observer: callers.observer.clone(),
         stopped: AtomicBool::new(false),
         done: Mutex::default(),
     };
-    let servers = Servers { cluster, runtime: runtime.clone(), addresses: addresses.clone(), kills: 0 };
+    let servers = Servers { cluster, runtime: callers.operator.clone(), addresses: addresses.clone(), kills: 0 };
     let change_servers = async {
         let servers = servers.change(changes, &running).await;
         tablets.stopped.store(true, Ordering::Relaxed);
@@ -226,7 +235,9 @@ const KINDS: [&str; 4] = ["split", "merge", "move", "division"];
 struct TabletChanges {
     addresses: Vec<String>,
     table: TableName,
-    runtime: Runtime,
+    operator: Runtime,
+    /// Learns where tablets are.
+    observer: Runtime,
     stopped: AtomicBool,
     /// How many of each kind have succeeded.
     done: Mutex<BTreeMap<&'static str, u64>>,
@@ -245,14 +256,14 @@ impl TabletChanges {
             if matches!(changed, Ok(Ok(()))) {
                 *self.done.lock().entry(kind).or_default() += 1;
             }
-            tokio::time::sleep(self.runtime.rng.jitter(PAUSE)).await;
+            tokio::time::sleep(self.operator.rng.jitter(PAUSE)).await;
         }
     }
 
     async fn change(&self, kind: &str) -> Result<(), Error> {
-        let client =
-            Client::connect_cluster(&self.addresses[self.below(self.addresses.len())], self.runtime.clone()).await?;
-        let admin = client.admin();
+        let address = &self.addresses[self.below(self.addresses.len())];
+        let client = Client::connect_cluster(address, self.observer.clone()).await?;
+        let admin = Admin::connect(address, &self.operator);
         let tablets: Vec<_> = client.tablets(&self.table).await?.into_iter().map(|(tablet, _leader)| tablet).collect();
         let first = self.below(tablets.len());
         match kind {
@@ -273,6 +284,6 @@ impl TabletChanges {
     }
 
     fn below(&self, count: usize) -> usize {
-        usize::try_from(self.runtime.rng.below(count.max(1) as u64)).unwrap()
+        usize::try_from(self.operator.rng.below(count.max(1) as u64)).unwrap()
     }
 }

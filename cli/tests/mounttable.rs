@@ -429,17 +429,18 @@ fn callers_are_authenticated_by_tokens() {
             .unwrap();
         (output.status.code(), serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default())
     };
-    let (code, who) = mt(&["whoami", "--token-file", &token]);
+    assert_eq!(mt(&["whoami", "--token-file", &token]).0, Some(2), "the connection has no TLS");
+    let (code, who) = mt(&["whoami", "--token-file", &token, "--insecure-token"]);
     assert_eq!((code, &who["user"]), (Some(0), &"login.example.org:u:alice".into()), "{who}");
     let only_ops = r#"{"Admin":{"In":["login.example.org:g:ops"]}}"#;
-    assert_eq!(mt(&["mount", "a/web", "h:1", "--token-file", &token]).0, Some(0));
-    assert_eq!(mt(&["perms", "set", "a", only_ops, "--token-file", &token]).0, Some(0));
-    assert_eq!(mt(&["resolve", "a/web", "--token-file", &token]).0, Some(0));
+    assert_eq!(mt(&["mount", "a/web", "h:1", "--token-file", &token, "--insecure-token"]).0, Some(0));
+    assert_eq!(mt(&["perms", "set", "a", only_ops, "--token-file", &token, "--insecure-token"]).0, Some(0));
+    assert_eq!(mt(&["resolve", "a/web", "--token-file", &token, "--insecure-token"]).0, Some(0));
     assert_eq!(mt(&["resolve", "a/web"]).0, Some(4), "without a token the caller has no names");
     assert_eq!(mt(&["resolve", "a/web", "--as", "login.example.org:u:alice"]).0, Some(4), "a name is no proof");
     let forged = folder.path().join("forged.jwt");
     std::fs::write(&forged, std::fs::read_to_string(&token).unwrap().replacen(".eyJ", ".eyK", 1)).unwrap();
-    assert_eq!(mt(&["resolve", "a/web", "--token-file", forged.to_str().unwrap()]).0, Some(4));
+    assert_eq!(mt(&["resolve", "a/web", "--token-file", forged.to_str().unwrap(), "--insecure-token"]).0, Some(4));
     let alone =
         Command::new(support::ebla()).args(["mounttable", "--in-memory", "--jwt-keys", &keys]).output().unwrap();
     assert_eq!(alone.status.code(), Some(2), "whose tokens, and for whom?");

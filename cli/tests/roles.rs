@@ -273,7 +273,7 @@ fn a_new_cluster_reports_how_many_tablet_servers_it_waits_for() {
             let arguments = [&fixed[..], &[data.to_str().unwrap().to_owned()]].concat();
             Process::start(&data, &arguments.iter().map(std::ffi::OsStr::new).collect::<Vec<_>>())
         };
-        let _master = start("master", "master");
+        let master = start("master", "master");
         let first = start("tablet-server", "server-1");
         let address = first.ready["bigtable"].as_str().unwrap();
         let waits =
@@ -286,7 +286,25 @@ fn a_new_cluster_reports_how_many_tablet_servers_it_waits_for() {
         assert!(code == Some(6) && said.contains("the cluster has not started"), "{said}");
         let _others = ["server-2", "server-3"].map(|name| start("tablet-server", name));
         status_is(address, "it has started", |status| status["verdict"] == "healthy", &runtime).await;
+        master.kill();
+        without_master(address, &runtime);
     });
+}
+
+/// What a command shows without the master is there within seconds; a tablet server would repeat the call to the master for two minutes.
+fn without_master(address: &str, runtime: &Runtime) {
+    for (arguments, says, code) in [
+        (&["events"][..], "events of tablets only", 0),
+        (&["events", "-o", "json"], "events of tablets only", 0),
+        (&["cluster", "describe"], "", 6),
+        (&["cluster", "list"], "no cluster at", 6),
+        (&["top", "--once"], "", 6),
+    ] {
+        let began = runtime.clock.monotonic();
+        let (is, said) = fails(&[arguments, &["--addr", address]].concat());
+        assert!(is == Some(code) && said.contains(says), "{arguments:?}: {is:?} {said}");
+        assert!(runtime.clock.monotonic() - began < Duration::from_secs(30), "{arguments:?}: {said}");
+    }
 }
 
 /// The processes of a cluster are found by their names in a mounttable.

@@ -16,7 +16,8 @@ use ebla_model::schema::TableName;
 use ebla_runtime::tls::TlsFiles;
 use ebla_runtime::{Runtime, Tls};
 use ebla_tests::cluster::{Cluster as _, Node};
-use ebla_tests::containers::{ContainerCluster, Security, missing};
+use ebla_tests::containers::{ContainerCluster, missing};
+use ebla_tests::secured::Security;
 use serde_json::{Value, json};
 
 use crate::support;
@@ -41,7 +42,10 @@ fn containers_are_confined_and_serve_only_callers_with_a_token() {
         caller.is_refused_without_token_or_tls().await;
         etcd_serves_its_own_clients_only(&cluster).await;
         names(&cluster).await;
+        // Two masters and two mounttables.
+        cluster.add_metrics(TABLET_SERVERS + 4).await.unwrap();
         cluster.scale(TABLET_SERVERS + 1).await.unwrap();
+        cluster.add_metrics(TABLET_SERVERS + 1 + 4).await.unwrap();
         cluster.scale(TABLET_SERVERS).await.unwrap();
         assert_eq!(caller.rows(caller.token()).await, Ok(1), "after servers came and went");
         cbt(&caller);
@@ -211,6 +215,14 @@ async fn names(cluster: &ContainerCluster) {
     assert!(found.contains("10.0.0.1:80"), "{found}");
     let refused = cluster.operator(&["mt", "--root", "mounttable-1:8101", "ls"]).await;
     assert!(refused.is_err(), "without a token: {refused:?}");
+    // Its certificate has rights for its own instance, and is no administrator's.
+    let asks = async |command: &str| cluster.ask(Node::Mounttable(0), &["sh", "-c", command]).await;
+    let own = asks("ebla table list --addr tablet-server-1:8086").await.unwrap();
+    assert!(own.contains("mounttable"), "{own}");
+    for command in ["table list --instance dev", "server drain 1", "iam get --instance dev"] {
+        let refused = asks(&format!("ebla {command} --addr tablet-server-1:8086")).await.unwrap_err().to_string();
+        assert!(refused.contains("is denied") || refused.contains("for administrators"), "{command}: {refused}");
+    }
 }
 
 /// Google's command-line client, as `make cluster` shows it.

@@ -12,12 +12,13 @@ use ebla_model::schema::TableName;
 use ebla_proto::control::ReportRequest;
 use ebla_proto::control::control_client::ControlClient;
 use ebla_proto::status::from_status;
-use ebla_runtime::tls::{CertificateFiles, RELOAD_INTERVAL, TlsFiles};
-use ebla_runtime::{Runtime, Tls};
+use ebla_runtime::Runtime;
+use ebla_runtime::tls::RELOAD_INTERVAL;
 use ebla_tests::cluster::{Cluster as _, Node};
 use ebla_tests::etcd::Build;
 use ebla_tests::network::{Loopback, NodeNetwork as _};
 use ebla_tests::process::{Plan, ProcessCluster};
+use ebla_tests::secured;
 use ebla_workload::verify::{Load, Plan as LoadPlan, create_table, endpoints};
 
 use crate::support::{self, Process};
@@ -29,58 +30,35 @@ pub(crate) const CLIENT: &str = "tester";
 const PUBLISHED_MAX: Duration = Duration::from_secs(120);
 
 /// Certificates in a folder.
-pub(crate) struct Certificates {
-    pub(crate) folder: PathBuf,
-}
+pub(crate) struct Certificates(secured::Certificates);
 
 impl Certificates {
     /// A new CA.
     pub(crate) fn init(folder: PathBuf) -> Self {
-        let made = Self { folder };
-        made.cert(&["init"]);
-        made
+        Self(secured::Certificates::init(Path::new(support::ebla()), folder).unwrap())
     }
 
     pub(crate) fn cert(&self, arguments: &[&str]) {
-        let output =
-            Command::new(support::ebla()).arg("cert").args(arguments).arg("--dir").arg(&self.folder).output().unwrap();
-        assert!(output.status.success(), "ebla cert {arguments:?}: {output:?}");
+        self.0.cert(arguments).unwrap();
     }
 
     /// Certificates of all nodes and of the test.
     pub(crate) fn issue(&self, nodes: &[(Node, String)]) {
-        for (node, host) in nodes {
-            let role = match node {
-                Node::Etcd(_) => "other",
-                Node::Master(_) => "master",
-                Node::TabletServer(_) => "tablet-server",
-                Node::Mounttable(_) => "mounttable",
-            };
-            self.cert(&["server", &node.to_string(), "--role", role, "--host", host]);
-        }
+        self.0.issue(nodes).unwrap();
         self.cert(&["client", CLIENT]);
     }
 
-    pub(crate) fn file(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
+    pub(crate) fn folder(&self) -> &Path {
+        self.0.folder()
     }
 
-    /// What a process uses that has this certificate, or none.
-    fn files(&self, name: Option<&str>) -> TlsFiles {
-        let own = name.map(|name| CertificateFiles {
-            certificate: self.file(&format!("{name}.crt")),
-            key: self.file(&format!("{name}.key")),
-        });
-        TlsFiles { ca: self.file("ca.crt"), own }
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.0.file(name)
     }
 
     /// A runtime whose connections use these files, also when they change.
     pub(crate) fn runtime(&self, name: Option<&str>) -> Runtime {
-        let runtime = Runtime::system("tls");
-        let tls = Tls::open(self.files(name), runtime.clock.clone()).unwrap();
-        tls.watch(&runtime.tasks);
-        let net = runtime.net.clone().with_tls(tls);
-        Runtime { net, ..runtime }
+        self.0.runtime(name, &Runtime::system("tls")).unwrap()
     }
 
     /// Runs a command of `ebla` without a certificate of its own, as most users have none.
@@ -125,7 +103,7 @@ async fn everywhere() {
         masters: 1,
         mounttables: 1,
         publishes: true,
-        certificates: Some(certificates.folder.clone()),
+        certificates: Some(certificates.folder().to_path_buf()),
         ..Plan::new(support::ebla(), TABLET_SERVERS)
     };
     let nodes: Vec<_> = plan.nodes().into_iter().map(|node| (node, network.host(node))).collect();
@@ -273,8 +251,7 @@ async fn new_ca_under_load(
     let taken_up = || tokio::time::sleep(2 * RELOAD_INTERVAL + Duration::from_secs(1));
 
     let (old_ca, new_ca) = (certificates.file("ca.crt"), next.file("ca.crt"));
-    let old = Certificates { folder: folder.with_extension("old") };
-    std::fs::create_dir(&old.folder).unwrap();
+    let old = Certificates::init(folder.with_extension("old"));
     std::fs::copy(&old_ca, old.file("ca.crt")).unwrap();
     let both = [std::fs::read(&old_ca).unwrap(), std::fs::read(&new_ca).unwrap()].concat();
     std::fs::write(certificates.file("ca.crt.new"), both).unwrap();

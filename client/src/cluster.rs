@@ -295,14 +295,28 @@ impl Cluster {
         deadline: Deadline,
     ) -> BoxFuture<'_, Result<Vec<TabletEvents>, Error>> {
         Box::pin(async move {
-            let read = Read::new(TableId::METADATA, RowSet::from_ranges([rows]));
-            let mut parts = self.read_rows(read, deadline);
-            let mut rows = Vec::new();
-            while let Some(part) = parts.try_next().await? {
-                rows.extend(metadata::decode_events(part.response)?);
-            }
-            Ok(rows)
+            let mut all = Vec::new();
+            self.visit_tablet_events(rows, deadline, |part| all.extend(part)).await?;
+            Ok(all)
         })
+    }
+
+    /// As [`Self::read_tablet_events`], in parts: the rows of one response at a time.
+    ///
+    /// # Errors
+    /// As [`Self::read_tablet_events`]; parts before the error were visited.
+    pub async fn visit_tablet_events(
+        &self,
+        rows: KeyRange,
+        deadline: Deadline,
+        mut visit: impl FnMut(Vec<TabletEvents>) + Send,
+    ) -> Result<(), Error> {
+        let read = Read::new(TableId::METADATA, RowSet::from_ranges([rows]));
+        let mut parts = self.read_rows(read, deadline);
+        while let Some(part) = parts.try_next().await? {
+            visit(metadata::decode_events(part.response)?);
+        }
+        Ok(())
     }
 
     /// As [`Self::read_metadata`], for the first rows of the range.

@@ -3,6 +3,8 @@
 //! Small requests are sent as messages of one stream per server ([`crate::small_calls`]), the others as calls of their own. Reads of more
 //! than a message have a connection of their own: what their readers do not take blocks no other call. The connections are those of a peer, with
 //! thousands of concurrent calls, in any program that uses this transport: a server, or a mounttable, has the calls of many callers.
+//!
+//! A call is the stage `forward` of the operation that makes it; of a read the first message belongs to it, later ones do not.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use ebla_proto::tablet::call_reply::Outcome;
 use ebla_proto::tablet::tablets_client::TabletsClient;
 use ebla_runtime::Runtime;
 use ebla_runtime::net::Windows;
+use ebla_runtime::trace::{self, Stage};
 use futures::future::{self, BoxFuture};
 use futures::{FutureExt, StreamExt, TryFutureExt, stream};
 use tonic::transport::Channel;
@@ -98,6 +101,7 @@ impl Transport for GrpcTransport {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<ReadStream, CallError>> {
         async move {
+            let _forwards = trace::stage(Stage::Forward);
             if is_small_read(&message)
                 && let Some(reply) = self.small_read(target, message.clone(), timeout).await?
             {
@@ -118,6 +122,7 @@ impl Transport for GrpcTransport {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<tablet::WriteReply, CallError>> {
         async move {
+            let _forwards = trace::stage(Stage::Forward);
             if is_small_write(&message) {
                 return match self.small_call(target, CallRequest::Write(message), timeout).await? {
                     Outcome::Write(reply) => Ok(reply),
@@ -137,6 +142,7 @@ impl Transport for GrpcTransport {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<tablet::CheckReply, CallError>> {
         async move {
+            let _forwards = trace::stage(Stage::Forward);
             if is_small_write(&message) {
                 return match self.small_call(target, CallRequest::Check(message), timeout).await? {
                     Outcome::Check(reply) => Ok(reply),
@@ -156,6 +162,7 @@ impl Transport for GrpcTransport {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<tablet::ModifyReply, CallError>> {
         async move {
+            let _forwards = trace::stage(Stage::Forward);
             if is_small_write(&message) {
                 return match self.small_call(target, CallRequest::Modify(message), timeout).await? {
                     Outcome::Modify(reply) => Ok(reply),
@@ -175,6 +182,10 @@ impl Transport for GrpcTransport {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<tablet::SampleReply, CallError>> {
         let (mut client, request) = (self.client(target), self.request(message, timeout));
-        async move { client.sample(request).map_ok(tonic::Response::into_inner).map_err(call_error).await }.boxed()
+        async move {
+            let _forwards = trace::stage(Stage::Forward);
+            client.sample(request).map_ok(tonic::Response::into_inner).map_err(call_error).await
+        }
+        .boxed()
     }
 }

@@ -10,6 +10,8 @@
 //!     |                 '-- Directory the root tablet, server addresses, table names
 //!     '-- endpoint -> the public Bigtable API at one address: of this system or another
 //!   Admin                      tables, families, splits, status
+//!   snapshot, verdict          the state of a cluster with or without its master, and its health with reasons
+//!   history, encoding          events of tablets in order; bytes and times as text
 //! ```
 //!
 //! The library has no rules of the data model (tablets have them), no storage and no leadership, and it does not
@@ -22,15 +24,22 @@ mod call;
 pub mod channel;
 pub mod client;
 pub mod cluster;
+pub mod cluster_events;
 mod context;
 pub mod deadline;
 pub mod directory;
+pub mod encoding;
+pub mod groups;
 mod grpc_transport;
+pub mod heat;
+pub mod history;
+mod loads;
 pub mod locate;
 mod lookup;
 mod lookup_counts;
 pub mod metadata;
 mod mutate;
+mod operate;
 mod options;
 mod policies;
 pub mod read;
@@ -39,13 +48,17 @@ mod retry_state;
 pub mod scan;
 mod session;
 mod small_calls;
+pub mod snapshot;
 pub mod table;
 mod table_id;
 #[cfg(test)]
 mod tests;
 mod token;
+mod traces;
 pub mod transport;
+pub mod verdict;
 mod views;
+pub mod waterfall;
 mod wire;
 
 pub use admin::Admin;
@@ -54,6 +67,7 @@ pub use cluster::{Check, Cluster, Modify};
 pub use deadline::Deadline;
 pub use directory::{Directory, Freshness, LocateDirectory};
 pub use grpc_transport::GrpcTransport;
+pub use loads::QuotaMeasurement;
 pub use lookup::Lookup;
 pub use lookup_counts::LookupCounts;
 pub use metadata::MetadataRow;
@@ -63,6 +77,7 @@ pub use policies::StoredPolicy;
 pub use scan::{Direction, Read, ReadParts, Stats};
 pub use table::{ReadOptions, RowStream, Table};
 pub use table_id::unless_table_missing;
-pub use token::BearerToken;
+pub use token::{BearerToken, Credentials};
 pub use transport::{CallError, ReadStream, Target, Transport};
 pub use views::StoredView;
+pub use wire::received_trace;

@@ -5,10 +5,9 @@ use ebla_model::access::{Permission, Policy, Resource};
 use ebla_model::error::Error;
 use ebla_proto::admin::iam;
 use ebla_proto::convert::access::{policy_from_iam, policy_to_iam};
-use ebla_proto::status::from_status;
 use tonic::{Response, Status};
 
-use crate::admin::Admin;
+use crate::admin::{Admin, into_message};
 
 /// A policy, and the etag of what was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,17 +49,12 @@ impl Admin {
     ) -> Result<Vec<Permission>, Error> {
         let permissions = permissions.iter().map(ToString::to_string).collect();
         let request = iam::TestIamPermissionsRequest { resource: resource.to_string(), permissions };
-        let answer = self.tables().test_iam_permissions(self.request(request)).await.map_err(error)?;
-        answer.into_inner().permissions.iter().map(|name| name.parse()).collect()
+        let answer = into_message(self.tables().test_iam_permissions(self.request(request)).await)?;
+        answer.permissions.iter().map(|name| name.parse()).collect()
     }
 }
 
 fn stored(resource: &Resource, answer: Result<Response<iam::Policy>, Status>) -> Result<StoredPolicy, Error> {
-    let policy = answer.map_err(error)?.into_inner();
+    let policy = into_message(answer)?;
     Ok(StoredPolicy { policy: policy_from_iam(&policy, resource)?, etag: policy.etag })
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "an argument of map_err")]
-fn error(status: Status) -> Error {
-    from_status(&status).0
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use ebla_model::error::{Error, ErrorKind, Reason};
 use ebla_model::id::{Generation, LogId, ServerId, TabletId};
 use ebla_model::session::RESEND_MAX;
+use ebla_runtime::trace::{self, Stage, TabletIds};
 
 use crate::context::ClusterContext;
 use crate::deadline::Deadline;
@@ -150,6 +151,18 @@ impl RetryState {
 
     /// The destination of the next attempt. Looks up the tablet as often as necessary.
     pub(crate) async fn route(&mut self, context: &ClusterContext, position: &Position) -> Result<Route, Error> {
+        let route = self.find_route(context, position).await;
+        if let Ok(Route { tablet: CachedTablet { descriptor, .. }, target, .. }) = &route {
+            trace::with_current(|operation| {
+                let (table, tablet, group) = (descriptor.table, descriptor.tablet, descriptor.group);
+                operation.set_tablet(TabletIds { table, tablet, group });
+                operation.set_leader(target.server);
+            });
+        }
+        route
+    }
+
+    async fn find_route(&mut self, context: &ClusterContext, position: &Position) -> Result<Route, Error> {
         if self.deadline() < self.deadline && self.deadline().has_passed(&context.options.runtime.clock) {
             // It waited for other requests of its call.
             return Err(self.deadline_exceeded(Error::new(Reason::OutcomeUnknown, "an attempt had no result")));
@@ -157,13 +170,19 @@ impl RetryState {
         loop {
             let tablet = match context.lookups.find(position) {
                 Some(tablet) => tablet,
-                None => match context.lookups.locate(position, self.deadline()).await {
-                    Ok(lookup) => lookup.tablet,
-                    Err(error) => {
-                        self.back_off(context, error).await?;
-                        continue;
+                None => {
+                    let looks_up = trace::stage(Stage::Lookup);
+                    let located = context.lookups.locate(position, self.deadline()).await;
+                    // The back-off is a stage of its own.
+                    drop(looks_up);
+                    match located {
+                        Ok(lookup) => lookup.tablet,
+                        Err(error) => {
+                            self.back_off(context, error).await?;
+                            continue;
+                        }
                     }
-                },
+                }
             };
             let Some(server) = self.choose_server(context, &tablet) else {
                 self.back_off(context, Error::new(Reason::NoLeader, "the tablet has no replica to try")).await?;
@@ -177,7 +196,8 @@ impl RetryState {
                     started_at: now(context),
                 });
             }
-            match context.options.directory.address(server).await {
+            let address = trace::waiting(Stage::Lookup, context.options.directory.address(server)).await;
+            match address {
                 Some(address) => {
                     return Ok(Route { tablet, target: Target { server, address }, started_at: now(context) });
                 }
@@ -276,6 +296,7 @@ impl RetryState {
             _again if left.is_zero() => Err(self.deadline_exceeded(error)),
             RetryDecision::Now => Ok(()),
             RetryDecision::After(delay) => {
+                let _pauses = trace::stage(Stage::Retry);
                 tokio::time::sleep(runtime.rng.jitter(delay).min(left)).await;
                 if self.deadline().has_passed(&runtime.clock) { Err(self.deadline_exceeded(error)) } else { Ok(()) }
             }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::error::{Error, ErrorKind, Reason};
+use ebla_model::time::whole_micros;
 use ebla_proto::cluster_guard::with_cluster_id;
 use ebla_proto::status::from_status;
 use ebla_proto::tablet::call::Request as CallRequest;
@@ -73,7 +74,7 @@ impl SmallCalls {
         request: CallRequest,
         timeout: Duration,
     ) -> Result<Outcome, CallError> {
-        let timeout_micros = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
+        let timeout_micros = whole_micros(timeout);
         let reply = self
             .stream(address, client)
             .send(|call| tablet::Call { call, timeout_micros, request: Some(request) })
@@ -104,7 +105,7 @@ impl SmallCalls {
 
 /// The timeout of a call that has waited this long before it is sent.
 fn shorten_timeout(call: &mut tablet::Call, waited: Duration) -> TimeLeft {
-    let waited = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
+    let waited = whole_micros(waited);
     call.timeout_micros = call.timeout_micros.saturating_sub(waited);
     if call.timeout_micros == 0 { TimeLeft::None } else { TimeLeft::Some }
 }

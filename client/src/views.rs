@@ -7,10 +7,10 @@ use ebla_proto::admin;
 use ebla_proto::admin::authorized_view::ResponseView;
 use ebla_proto::admin::longrunning::{Operation, operation};
 use ebla_proto::convert::view::{view_from_admin, view_to_admin};
-use ebla_proto::status::{from_rpc_status, from_status};
+use ebla_proto::status::from_rpc_status;
 use tonic::{Response, Status};
 
-use crate::admin::Admin;
+use crate::admin::{Admin, into_message};
 
 /// A view without its policy, and the etag of what was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,7 +45,7 @@ impl Admin {
     /// `NotFound`, `NotFoundTable`, `PermissionDenied`; `Unavailable`.
     pub async fn view(&self, name: &ViewName) -> Result<StoredView, Error> {
         let request = admin::GetAuthorizedViewRequest { name: name.to_string(), view: ResponseView::Full.into() };
-        let message = answer(self.tables().get_authorized_view(self.request(request)).await)?;
+        let message = into_message(self.tables().get_authorized_view(self.request(request)).await)?;
         stored(message)
     }
 
@@ -63,7 +63,7 @@ impl Admin {
                 view: ResponseView::NameOnly.into(),
                 ..Default::default()
             };
-            let page = answer(self.tables().list_authorized_views(self.request(request)).await)?;
+            let page = into_message(self.tables().list_authorized_views(self.request(request)).await)?;
             for view in page.authorized_views {
                 names.push(view.name.parse()?);
             }
@@ -94,7 +94,7 @@ impl Admin {
     /// `NotFound`, `NotFoundTable`, `FailedPrecondition` when it is protected, `PermissionDenied`; `Unavailable` when nothing was done.
     pub async fn delete_view(&self, name: &ViewName) -> Result<(), Error> {
         let request = admin::DeleteAuthorizedViewRequest { name: name.to_string(), ..Default::default() };
-        answer(self.tables().delete_authorized_view(self.request(request)).await)
+        into_message(self.tables().delete_authorized_view(self.request(request)).await)
     }
 }
 
@@ -103,12 +103,8 @@ fn stored(message: admin::AuthorizedView) -> Result<StoredView, Error> {
 }
 
 fn finished(response: Result<Response<Operation>, Status>) -> Result<(), Error> {
-    match answer(response)?.result {
+    match into_message(response)?.result {
         Some(operation::Result::Error(status)) => Err(from_rpc_status(&status)),
         _ => Ok(()),
     }
-}
-
-fn answer<T>(response: Result<Response<T>, Status>) -> Result<T, Error> {
-    response.map(Response::into_inner).map_err(|status| from_status(&status).0)
 }

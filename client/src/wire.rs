@@ -10,6 +10,7 @@ use ebla_model::key::RowSet;
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::time::Micros;
 use ebla_proto::{convert, record, tablet};
+use ebla_runtime::trace::{self, Sampling, SpanId, TraceContext, TraceId};
 
 use crate::locate::messages::{CallFailure, FailureSource};
 use crate::locate::{CachedTablet, LeaderHint};
@@ -22,7 +23,28 @@ pub(crate) fn header(tablet: &CachedTablet) -> tablet::Header {
         table: descriptor.table.get(),
         tablet: descriptor.tablet.get(),
         generation: descriptor.generation.get(),
+        trace: trace::context().map(|context| sent_trace(&context)),
     }
+}
+
+/// The trace of the operation for which a request is sent.
+fn sent_trace(context: &TraceContext) -> tablet::Trace {
+    let (high, low) = (context.trace.get() >> 64, context.trace.get() & u128::from(u64::MAX));
+    let half = |half: u128| u64::try_from(half).unwrap_or_default();
+    tablet::Trace {
+        trace_high: half(high),
+        trace_low: half(low),
+        span: context.span.get(),
+        sampled: context.sampling == Sampling::Sampled,
+    }
+}
+
+/// The trace that a request belongs to; `None` for one without, or with ids that are zero.
+pub fn received_trace(header: Option<&tablet::Header>) -> Option<TraceContext> {
+    let sent = header?.trace.as_ref()?;
+    let sampling = if sent.sampled { Sampling::Sampled } else { Sampling::NotSampled };
+    let trace = TraceId::new((u128::from(sent.trace_high) << 64) | u128::from(sent.trace_low))?;
+    Some(TraceContext { trace, span: SpanId::new(sent.span)?, sampling })
 }
 
 /// The rows of a read request.

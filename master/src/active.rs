@@ -7,23 +7,32 @@ use std::time::Duration;
 
 use ebla_chubby::{Chubby, Compare, TransactionOutcome, Write};
 use ebla_client::{Cluster, ClusterOptions, Deadline, Directory, GrpcTransport};
+use ebla_model::cluster_event::NewClusterEvent;
 use ebla_model::error::{Error, Reason};
+use ebla_model::heat::HeatOption;
 use ebla_model::id::{ClusterId, MasterEpoch, TableId};
 use ebla_model::key::RowKey;
 use ebla_model::metadata::TabletDescriptor;
-use ebla_proto::status::is_unavailable;
+use ebla_proto::status::{is_unavailable, to_status};
 use ebla_routing::{ChubbyDirectory, Metadata};
-use ebla_runtime::Runtime;
+use ebla_runtime::trace::{self, Origin, Outcome, Recorder, TabletIds};
+use ebla_runtime::{Blocking, Runtime};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tracing::warn;
 
 use crate::election::MasterLock;
+use crate::event_log::EventLog;
 use crate::merging::BackgroundMerges;
 use crate::plan::capacity::RepairWithoutRoom;
 use crate::plan::upgrade::Readiness;
+use crate::problems::{Problem, ProblemHistory};
 use crate::replica_changes::ReplicaChanges;
 use crate::schema_store::{self, Identity};
 use crate::server_client::ServerClient;
+
+/// Maps of key heat that are read at once, each of which takes some tens of megabytes at most.
+const HEAT_READS_MAX: usize = 2;
 
 /// Access to everything that the active master acts on; clones share it.
 #[derive(Clone, Debug)]
@@ -35,22 +44,31 @@ struct Inner {
     cluster: ClusterId,
     epoch: MasterEpoch,
     replicas: usize,
+    heat: HeatOption,
     servers: ServerClient,
     client: Cluster,
     directory: ChubbyDirectory,
     replica_changes: ReplicaChanges,
     merges: BackgroundMerges,
+    events: EventLog,
     /// METADATA as it was last read. Guards a pointer.
     cached_metadata: Mutex<Option<CachedMetadata>>,
     /// The repairs that wait for room, as the last round of the reconciler found them. Guards a pointer.
     repairs_without_room: Mutex<Arc<Vec<RepairWithoutRoom>>>,
     /// The tables that Chubby does not know, as the last round of the reconciler found them. Guards a pointer.
     unknown_tables: Mutex<Arc<BTreeSet<TableId>>>,
+    /// What is wrong, and since when. Locked to take an observation or to copy it; a few entries for each server.
+    problems: Mutex<ProblemHistory>,
     /// Since when the next cluster version could be active, and how long that must last. Guards plain values.
     upgrade_readiness: Mutex<(Readiness, Duration)>,
     runtime: Runtime,
+    recorder: Arc<Recorder>,
     /// One permit, held while a new table is placed: two creations at once must not create groups twice.
     placement: Semaphore,
+    /// A permit for each map of key heat that is being read: they take memory.
+    heat_reads: Semaphore,
+    /// Makes maps of key heat, which takes some time of a processor.
+    heat_threads: Blocking,
     /// Wakes the reconciler before its next round is due.
     reconcile: Notify,
     /// Ends this term.
@@ -67,13 +85,14 @@ pub(crate) struct CachedMetadata {
 
 impl ActiveMaster {
     /// `runtime`: its tasks stop when this master is no longer active. `replicas`: the number of replicas of a new
-    /// group.
+    /// group. `heat`: whether key heat is collected. `recorder`: of the operations of this master.
     pub(crate) fn new(
         lock: MasterLock,
         identity: &Identity,
         directory: &ChubbyDirectory,
-        replicas: usize,
+        (replicas, heat): (usize, HeatOption),
         runtime: Runtime,
+        recorder: Arc<Recorder>,
     ) -> Self {
         let shared_directory: Arc<dyn Directory> = Arc::new(directory.clone());
         let (cluster, epoch) = (identity.cluster, lock.epoch(identity.epoch_base));
@@ -90,17 +109,23 @@ impl ActiveMaster {
             cluster,
             epoch,
             replicas,
+            heat,
             servers,
             client,
             directory: directory.clone(),
             replica_changes: ReplicaChanges::default(),
             merges: BackgroundMerges::default(),
+            events: EventLog::default(),
             cached_metadata: Mutex::default(),
             repairs_without_room: Mutex::default(),
             unknown_tables: Mutex::default(),
+            problems: Mutex::default(),
             upgrade_readiness: Mutex::default(),
             runtime,
+            recorder,
             placement: Semaphore::new(1),
+            heat_reads: Semaphore::new(HEAT_READS_MAX),
+            heat_threads: heat_threads(heat),
             reconcile: Notify::new(),
             resign: Notify::new(),
         }))
@@ -126,6 +151,56 @@ impl ActiveMaster {
         &self.0.servers
     }
 
+    /// Whether key heat is collected.
+    pub(crate) fn heat(&self) -> HeatOption {
+        self.0.heat
+    }
+
+    /// The cluster's rows.
+    pub(crate) fn client(&self) -> &Cluster {
+        &self.0.client
+    }
+
+    /// Waits while many maps of key heat are read at once, until the deadline. Cancel-safe.
+    ///
+    /// # Errors
+    /// `Unavailable` when the deadline passes; `Internal` when the semaphore is closed, which never happens.
+    pub(crate) async fn heat_permit(&self, deadline: Deadline) -> Result<SemaphorePermit<'_>, Error> {
+        let wait = tokio::time::timeout(deadline.remaining(&self.0.runtime.clock), self.0.heat_reads.acquire()).await;
+        let message = "other heat maps are being made: try again later";
+        let permit = wait.map_err(|_elapsed| Error::new(Reason::Unavailable, message))?;
+        permit.map_err(|_closed| Error::internal("the semaphore of heat maps is closed"))
+    }
+
+    /// The threads that make maps of key heat; a caller has a [permit](Self::heat_permit).
+    pub(crate) fn heat_threads(&self) -> &Blocking {
+        &self.0.heat_threads
+    }
+
+    /// Does work that no call has asked for as an operation of its own, so that `ebla slow` shows what it waited for.
+    ///
+    /// # Errors
+    /// Those of the work.
+    pub(crate) async fn traced<T>(
+        &self,
+        method: &'static str,
+        ids: TabletIds,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let operation = self.0.recorder.begin(method, Origin::Master, None);
+        let named = Arc::clone(&operation);
+        let outcome = |result: &Result<T, Error>| {
+            // Rows of METADATA that the work has read or written have set theirs.
+            named.set_tablet(ids);
+            match result {
+                Ok(_done) => Outcome::OK,
+                Err(error) => Outcome::of_code(to_status(error).code().into()),
+            }
+        };
+        // The future of a change is large, and would be a part of each one around it.
+        trace::run(operation, Box::pin(work), outcome).await
+    }
+
     pub(crate) fn metadata(&self) -> Metadata {
         Metadata::new(self.0.client.clone())
     }
@@ -143,6 +218,24 @@ impl ActiveMaster {
     /// The merges that the reconciler has started.
     pub(crate) fn merges(&self) -> &BackgroundMerges {
         &self.0.merges
+    }
+
+    /// The events that are not in Chubby yet.
+    pub(crate) fn event_log(&self) -> &EventLog {
+        &self.0.events
+    }
+
+    /// Records an event of the cluster that has happened now.
+    pub(crate) fn record_event(&self, event: &NewClusterEvent) {
+        self.0.events.record(event, self.runtime().clock.wall());
+    }
+
+    /// As [`Self::record_event`], for an event that clients can cause at will: not if one of its kind, about the same server or table, was
+    /// recorded in the last ten minutes.
+    pub(crate) fn record_limited_event(&self, event: &NewClusterEvent) {
+        if self.0.events.permits(event, self.runtime().clock.monotonic()) {
+            self.record_event(event);
+        }
     }
 
     /// Caches what METADATA says until the next call, or until this master is no longer active.
@@ -174,6 +267,18 @@ impl ActiveMaster {
     /// The tables of which servers have tablets, and that Chubby does not know.
     pub(crate) fn unknown_tables(&self) -> Arc<BTreeSet<TableId>> {
         Arc::clone(&self.0.unknown_tables.lock())
+    }
+
+    /// Takes what a round of the reconciler has found wrong, all of it.
+    pub(crate) fn observe_problems(&self, problems: BTreeSet<Problem>) {
+        let now = self.runtime().clock.wall();
+        self.0.problems.lock().observe(problems, now);
+    }
+
+    /// Those of these problems that rounds of the reconciler have found, with the times at which they found them first. A status request sees
+    /// less than a round (not the servers that respond without a lease), so it changes no time.
+    pub(crate) fn known_problems(&self, problems: &BTreeSet<Problem>) -> ProblemHistory {
+        self.0.problems.lock().of(problems)
     }
 
     /// Sets since when the next cluster version could be active, and how long that must last, until the next call.
@@ -278,4 +383,16 @@ impl ActiveMaster {
     pub(crate) async fn reconcile_requested(&self) {
         self.0.reconcile.notified().await;
     }
+}
+
+/// The threads that make maps of key heat; without any while key heat is off, and if the system cannot create one.
+fn heat_threads(heat: HeatOption) -> Blocking {
+    if heat == HeatOption::Off {
+        return Blocking::inline();
+    }
+    let pool = Blocking::pool("heat", 1, HEAT_READS_MAX);
+    pool.unwrap_or_else(|error| {
+        warn!(%error, "no thread for heat maps: they are made by the threads of other calls");
+        Blocking::inline()
+    })
 }

@@ -70,6 +70,8 @@ impl Alerts {
         let worse = observed.shortage.is_some_and(|short| is_worse(reported.shortage, short));
         current.shortage =
             self.debounce_value(AlertSubject::Shortage, worse, now, &reported.shortage, &observed.shortage);
+        // It lasts until an operator acts.
+        current.changes_refused.clone_from(&observed.changes_refused);
         // Repairs may pause for a moment while there is still something to repair.
         let pauses = reported.repairs > 0 && observed.repairs == 0 && observed.shortage.is_some();
         current.repairs = self.debounce_value(AlertSubject::Repair, pauses, now, &reported.repairs, &observed.repairs);
@@ -87,7 +89,7 @@ impl Alerts {
         let Some(observed) = observed else {
             // No replica should be on it any more: it was down until now, or it stopped when it had no replicas.
             let reported = reported.filter(|reported| !reported.state.is_down())?;
-            let down = ServerView { state: ServerState::Down, ..reported.clone() };
+            let down = ServerView { state: ServerState::Down, lease: None, ..reported.clone() };
             return Some(self.debounce_value(subject, true, now, reported, &down));
         };
         let mut observed = observed.clone();
@@ -96,6 +98,8 @@ impl Alerts {
         {
             observed.address = reported.address.clone();
         }
+        // A server that does not respond may refuse writes still.
+        observed.writes = observed.writes.or(reported.and_then(|reported| reported.writes));
         let Some(reported) = reported else {
             return match observed.state {
                 ServerState::Up => Some(observed),
@@ -139,6 +143,9 @@ mod tests {
     //! ```text
     //! at 0                                       seconds
     //! server 1 up | unregistered | unresponsive | down | removed
+    //! server 1 up 2                              with a lease of its second start; otherwise of its first one
+    //! writes 1 refused | accepted
+    //! changes refused | accepted
     //! short 24 2/3                               24 tablets are under-replicated, the worst has 2 of 3; `short none`
     //! quorum 5 6 7                               these tablets have no quorum; `quorum all`: all have one
     //! metadata unreadable | readable
@@ -153,7 +160,8 @@ mod tests {
     use std::fmt::Write as _;
     use std::path::Path;
 
-    use ebla_model::id::{TableId, TabletId};
+    use ebla_model::capacity::WriteState;
+    use ebla_model::id::{Incarnation, TableId, TabletId};
 
     use super::*;
     use crate::events::ShortageView;
@@ -180,15 +188,28 @@ mod tests {
     fn change(view: &mut ClusterView, line: &str) {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
-            ["server", id, word] => {
+            ["server", id, word, start @ ..] => {
                 let number = ServerId::new(id.parse().unwrap());
-                match state(word) {
-                    Some(state) => {
-                        _ = view.servers.insert(number, ServerView { address: format!("host-{id}:1"), state });
-                    }
-                    None => _ = view.servers.remove(&number),
-                }
+                let Some(state) = state(word) else {
+                    view.servers.remove(&number);
+                    return;
+                };
+                let incarnation = Incarnation::new(start.first().map_or(1, |start| start.parse().unwrap()));
+                let has_lease = matches!(state, ServerState::Up | ServerState::Unresponsive);
+                let responds = matches!(state, ServerState::Up | ServerState::Unregistered);
+                let server = ServerView {
+                    address: format!("host-{id}:1"),
+                    state,
+                    lease: has_lease.then_some(incarnation),
+                    writes: responds.then_some(WriteState::Accepts),
+                };
+                view.servers.insert(number, server);
             }
+            ["writes", id, word] => {
+                let server = view.servers.get_mut(&ServerId::new(id.parse().unwrap())).unwrap();
+                server.writes = Some(if *word == "refused" { WriteState::Refuses } else { WriteState::Accepts });
+            }
+            ["changes", word] => view.changes_refused = (*word == "refused").then(|| "no table 9".to_owned()),
             ["short", rest @ ..] => view.shortage = shortage(rest),
             ["quorum", "all"] => view.without_quorum.clear(),
             ["quorum", ids @ ..] => {

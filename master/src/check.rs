@@ -17,6 +17,7 @@ use crate::observation::ReadRows;
 use crate::plan::auto_merge::{MergeContext, MergeMemory, MergeRules};
 use crate::plan::check::{Contents, Finding, Remedy, ReplicaContent, findings, not_comparable};
 use crate::plan::failure_detector::FailureDetector;
+use crate::plan::false_rows::false_rows;
 use crate::plan::repair::PlanContext;
 use crate::plan::replica_balance::ReplicaBalance;
 use crate::plan::{Action, plan};
@@ -97,7 +98,12 @@ async fn observe(master: &ActiveMaster) -> Result<Observed, Error> {
     let merges = MergeContext { rules: MergeRules::OFF, memory: MergeMemory::default() };
     let balance = ReplicaBalance::Off;
     let ctx = PlanContext { now, grace: GRACE, replicas, failures, in_progress, balance, merges };
-    let actions = plan(&snapshot, &ctx);
+    let mut actions = plan(&snapshot, &ctx);
+    if !false_rows(&snapshot).is_empty() {
+        // These servers reported before the rows were read.
+        let servers = observation::observe_servers(master).await?;
+        actions.extend(false_rows(&ClusterSnapshot { servers, ..snapshot.clone() }));
+    }
     Ok(Observed { snapshot, actions })
 }
 

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ebla_chubby::Counter;
+use ebla_model::call_times::CallTimes;
 use ebla_model::capacity::{Resources, WriteState};
 use ebla_model::clock_offset::ClockState;
 use ebla_model::highest_ids::HighestIds;
@@ -110,6 +111,22 @@ pub struct Server {
     pub later_epoch: bool,
 }
 
+#[cfg(test)]
+impl Server {
+    /// A registered server; `None`: one that does not respond.
+    pub(crate) fn registered(report: Option<ServerReport>) -> Self {
+        Self {
+            address: String::new(),
+            incarnation: Incarnation::new(1),
+            release: String::new(),
+            zone: None,
+            registration: Registration::Registered,
+            report,
+            later_epoch: false,
+        }
+    }
+}
+
 /// Whether a server is registered in Chubby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Registration {
@@ -148,10 +165,23 @@ pub struct ServerReport {
     pub scan_cache: ScanCacheState,
     /// Its locality groups in memory.
     pub memory_groups: MemoryGroups,
+    /// Its calls of the last seconds; `None`: not known.
+    pub calls: Option<CallTimes>,
+    /// How far its running replicas know their logs to be committed, and their snapshots reach. Nothing is decided by it.
+    pub log_positions: BTreeMap<(GroupId, ReplicaId), LogPositions>,
     /// The size above which it splits a tablet; 0: not known.
     pub split_bytes: u64,
     /// The same for tablets of METADATA; 0: not known, as from a release that cannot merge them.
     pub metadata_split_bytes: u64,
+}
+
+/// Positions in the log of a replica; `None`: there is none, or it is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogPositions {
+    /// The last entry that it knows to be committed.
+    pub committed: Option<LogId>,
+    /// The last entry in its last snapshot.
+    pub snapshot: Option<LogId>,
 }
 
 /// What a server reports about one replica of a group.

@@ -2,6 +2,7 @@
 //! ([`crate::plan::drain`], [`crate::plan::repair`]).
 
 use ebla_chubby::{Compare, TransactionOutcome, Write, paths};
+use ebla_model::cluster_event::{ClusterEventKind, NewClusterEvent};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::ServerId;
 use ebla_proto::operate;
@@ -23,12 +24,19 @@ pub(crate) async fn drain(
     let snapshot = observation::observe_without_metadata(master).await?;
     let is_drained = snapshot.drained.contains(&server);
     let replicas = match check_drain(&snapshot, server) {
-        Err(error) if !is_drained => return Err(error),
+        Err(error) if !is_drained => {
+            if !request.dry_run {
+                record_refusal(master, ClusterEventKind::DrainRefused, server, &error);
+            }
+            return Err(error);
+        }
         planned => planned.unwrap_or_else(|_obstacle| replicas_on(&snapshot, server)),
     };
     if !is_drained && !request.dry_run {
         let record = schema_store::encode_drained(master.runtime().clock.wall());
         master.transact(Vec::new(), vec![Write::put(paths::drained(server), record)]).await?;
+        let detail = format!("{} replicas to move", replicas.len());
+        record_event(master, ClusterEventKind::DrainRequested, server, &detail);
         info!(%server, replicas = replicas.len(), "drain of a tablet server requested");
     }
     if !request.dry_run {
@@ -54,6 +62,17 @@ fn to_proto(replica: &DrainedReplica, server: ServerId) -> operate::DrainedRepli
     }
 }
 
+fn record_event(master: &ActiveMaster, kind: ClusterEventKind, server: ServerId, detail: &str) {
+    master.record_event(&NewClusterEvent::new(kind, detail).of_server(server));
+}
+
+/// Records that an order about a server was refused. One about a server that does not exist is a mistake, and says nothing about the cluster.
+fn record_refusal(master: &ActiveMaster, kind: ClusterEventKind, server: ServerId, error: &Error) {
+    if error.reason != Reason::NotFound {
+        master.record_limited_event(&NewClusterEvent::new(kind, error.message.as_str()).of_server(server));
+    }
+}
+
 /// Ends the drain of a server. Nothing moves back by that.
 ///
 /// # Errors
@@ -66,6 +85,7 @@ pub(crate) async fn undrain(
     let was_drained = schema_store::list_drained(master.chubby()).await?.contains(&server);
     if was_drained && !request.dry_run {
         master.transact(Vec::new(), vec![Write::delete(paths::drained(server))]).await?;
+        record_event(master, ClusterEventKind::DrainEnded, server, "");
         info!(%server, "drain of a tablet server ended by request");
         master.request_reconcile();
     }
@@ -83,15 +103,25 @@ pub(crate) async fn remove(
     let server = ServerId::new(request.server);
     let mut snapshot = observation::observe(master).await?;
     snapshot.servers.extend(observation::observe_unregistered(master, &snapshot).await);
-    check_removal(&snapshot, server)?;
+    if let Err(error) = check_removal(&snapshot, server) {
+        if !request.dry_run {
+            record_refusal(master, ClusterEventKind::RemovalRefused, server, &error);
+        }
+        return Err(error);
+    }
     if !request.dry_run {
         let unregistered = Compare::Absent(paths::server(server));
         match master.transact(vec![unregistered], vec![Write::delete(paths::drained(server))]).await? {
-            TransactionOutcome::Committed(_) => info!(%server, "tablet server removed"),
+            TransactionOutcome::Committed(_) => {
+                record_event(master, ClusterEventKind::ServerRemoved, server, "");
+                info!(%server, "tablet server removed");
+            }
             TransactionOutcome::Conflict => {
                 let message =
                     format!("server {server} has registered meanwhile: stop its process first, then remove it");
-                return Err(Error::new(Reason::Conflict, message));
+                let error = Error::new(Reason::Conflict, message);
+                record_refusal(master, ClusterEventKind::RemovalRefused, server, &error);
+                return Err(error);
             }
         }
     }

@@ -6,12 +6,15 @@
 //!   events(before, now) -> [ClusterEvent]   the differences between two views
 //! ```
 //!
-//! All of it is pure except [`ClusterEvent::log`]. [`crate::alerts`] decides when a problem is reported.
+//! All of it is pure except [`ClusterEvent::log`]. [`crate::alerts`] decides when a problem is reported, and `event_log` keeps
+//! what was reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use ebla_model::id::{ServerId, TableId, TabletId};
+use ebla_model::capacity::WriteState;
+use ebla_model::cluster_event::{ClusterEventKind, NewClusterEvent};
+use ebla_model::id::{Incarnation, ServerId, TableId, TabletId};
 use tracing::{error, info, warn};
 
 use crate::cluster::{ClusterSnapshot, Registration};
@@ -46,6 +49,17 @@ pub struct ServerView {
     pub address: String,
     /// Its state.
     pub state: ServerState,
+    /// The start of its process that has a lease in Chubby; `None`: it has no lease.
+    pub lease: Option<Incarnation>,
+    /// Whether it refuses writes; `None` when it does not respond.
+    pub writes: Option<WriteState>,
+}
+
+impl ServerView {
+    /// A server without lease that does not respond.
+    const fn down(address: String) -> Self {
+        Self { address, state: ServerState::Down, lease: None, writes: None }
+    }
 }
 
 /// Tablets with too few live replicas.
@@ -72,6 +86,8 @@ pub struct ClusterView {
     pub repairs: usize,
     /// Tables of which servers have tablets, and that Chubby does not know.
     pub unknown_tables: BTreeSet<TableId>,
+    /// Why changes are refused; `None` when they are not.
+    pub changes_refused: Option<String>,
 }
 
 impl ClusterView {
@@ -87,10 +103,12 @@ impl ClusterView {
                 (Registration::Unregistered, _) => ServerState::Unregistered,
             };
             let address = if server.address.is_empty() { known(id) } else { server.address.clone() };
-            servers.insert(*id, ServerView { address, state });
+            let lease = (server.registration == Registration::Registered).then_some(server.incarnation);
+            let writes = server.report.as_ref().map(|report| report.writes);
+            servers.insert(*id, ServerView { address, state, lease, writes });
         }
         for id in cluster.assigned_servers() {
-            servers.entry(id).or_insert_with(|| ServerView { address: known(&id), state: ServerState::Down });
+            servers.entry(id).or_insert_with(|| ServerView::down(known(&id)));
         }
         let worst = health.shortages.keys().min().copied();
         let shortage = worst.map(|worst| ShortageView { tablets: health.under_replicated(), worst });
@@ -99,8 +117,10 @@ impl ClusterView {
 
     /// The same cluster without problems: a new master compares its first view with this.
     pub(crate) fn without_problems(&self) -> Self {
-        let up =
-            |(id, server): (&ServerId, &ServerView)| (*id, ServerView { state: ServerState::Up, ..server.clone() });
+        let up = |(id, server): (&ServerId, &ServerView)| {
+            let writes = Some(WriteState::Accepts);
+            (*id, ServerView { state: ServerState::Up, writes, ..server.clone() })
+        };
         Self { servers: self.servers.iter().map(up).collect(), ..Self::default() }
     }
 }
@@ -116,6 +136,14 @@ pub enum ClusterEvent {
     ServerUnregistered(ServerId, String),
     /// A server is up again.
     ServerReturned(ServerId, String),
+    /// A server has a lease that it did not have before, of this start of its process.
+    LeaseAcquired(ServerId, Incarnation),
+    /// A server that does not respond has lost its lease.
+    LeaseExpired(ServerId, String),
+    /// A server refuses writes for lack of disk space.
+    WritesRefused(ServerId),
+    /// A server accepts writes again.
+    WritesAccepted(ServerId),
     /// Tablets have fewer live replicas than they should have.
     UnderReplicated(ShortageView),
     /// All tablets have all their replicas again.
@@ -132,6 +160,10 @@ pub enum ClusterEvent {
     UnknownTables(Vec<TableId>),
     /// Chubby knows all tables of which servers have tablets.
     NoUnknownTables,
+    /// Changes are refused, and why.
+    ChangesRefused(String),
+    /// Changes are accepted again.
+    ChangesAccepted,
     /// Replica repair has started for this number of groups.
     RepairStarted(usize),
     /// Replica repair has finished; this number of tablets is still under-replicated.
@@ -154,9 +186,59 @@ impl ClusterEvent {
     #[must_use]
     pub const fn severity(&self) -> Severity {
         match self {
-            Self::QuorumLost(..) | Self::MetadataUnreadable(_) | Self::UnknownTables(_) => Severity::Error,
-            Self::ServerLost(..) | Self::ServerUnregistered(..) | Self::UnderReplicated(_) => Severity::Warn,
+            Self::QuorumLost(..)
+            | Self::WritesRefused(_)
+            | Self::MetadataUnreadable(_)
+            | Self::UnknownTables(_)
+            | Self::ChangesRefused(_) => Severity::Error,
+            Self::ServerLost(..) | Self::ServerUnregistered(..) | Self::LeaseExpired(..) | Self::UnderReplicated(_) => {
+                Severity::Warn
+            }
             _ => Severity::Info,
+        }
+    }
+
+    /// The event as it is kept in Chubby.
+    #[must_use]
+    pub fn to_record(&self) -> NewClusterEvent {
+        use ClusterEventKind as Kind;
+        let of_server = |kind, server: &ServerId, detail: &str| NewClusterEvent::new(kind, detail).of_server(*server);
+        match self {
+            Self::ServerJoined(server, address) => of_server(Kind::ServerJoined, server, address),
+            Self::ServerLost(server, address, state) => {
+                of_server(Kind::ServerLost, server, &format!("{address}: {}", cause(*state)))
+            }
+            Self::ServerUnregistered(server, address) => of_server(Kind::ServerLeaseLost, server, address),
+            Self::ServerReturned(server, address) => of_server(Kind::ServerReturned, server, address),
+            Self::LeaseAcquired(server, incarnation) => {
+                of_server(Kind::ServerLeaseAcquired, server, &format!("incarnation {incarnation}"))
+            }
+            Self::LeaseExpired(server, address) => {
+                of_server(Kind::ServerLeaseLost, server, &format!("{address}: no response"))
+            }
+            Self::WritesRefused(server) => of_server(Kind::WritesRefused, server, "too little disk space"),
+            Self::WritesAccepted(server) => of_server(Kind::WritesAccepted, server, ""),
+            Self::UnderReplicated(ShortageView { tablets, worst }) => {
+                let detail = format!("{tablets} tablets, down to {} of {} replicas", worst.live, worst.wanted);
+                NewClusterEvent::new(Kind::UnderReplicated, detail)
+            }
+            Self::FullyReplicated => NewClusterEvent::new(Kind::FullyReplicated, ""),
+            Self::QuorumLost(tablets, first) => {
+                NewClusterEvent::new(Kind::QuorumLost, format!("{tablets} tablets: {}", tablet_list(first)))
+            }
+            Self::QuorumRestored => NewClusterEvent::new(Kind::QuorumRestored, ""),
+            Self::MetadataUnreadable(cause) => NewClusterEvent::new(Kind::MetadataUnreadable, cause.as_str()),
+            Self::MetadataReadable => NewClusterEvent::new(Kind::MetadataReadable, ""),
+            Self::UnknownTables(tables) => {
+                NewClusterEvent::new(Kind::UnknownTables, format!("{} tables: {}", tables.len(), short_list(tables)))
+            }
+            Self::NoUnknownTables => NewClusterEvent::new(Kind::NoUnknownTables, ""),
+            Self::ChangesRefused(reasons) => NewClusterEvent::new(Kind::ChangesRefused, reasons.as_str()),
+            Self::ChangesAccepted => NewClusterEvent::new(Kind::ChangesAccepted, ""),
+            Self::RepairStarted(groups) => NewClusterEvent::new(Kind::RepairStarted, format!("{groups} groups")),
+            Self::RepairFinished(left) => {
+                NewClusterEvent::new(Kind::RepairFinished, format!("{left} tablets are under-replicated"))
+            }
         }
     }
 
@@ -171,6 +253,12 @@ impl ClusterEvent {
                 warn!(%server, address, "tablet server lost its lease but responds");
             }
             Self::ServerReturned(server, address) => info!(%server, address, "tablet server returned"),
+            Self::LeaseAcquired(server, incarnation) => info!(%server, %incarnation, "tablet server has a lease"),
+            Self::LeaseExpired(server, address) => warn!(%server, address, "the lease of a tablet server has expired"),
+            Self::WritesRefused(server) => {
+                error!(%server, "tablet server refuses writes: its disk has too little space")
+            }
+            Self::WritesAccepted(server) => info!(%server, "tablet server accepts writes again"),
             Self::UnderReplicated(ShortageView { tablets, worst }) => {
                 warn!(tablets, live = worst.live, wanted = worst.wanted, "tablets are under-replicated");
             }
@@ -193,6 +281,10 @@ impl ClusterEvent {
                 );
             }
             Self::NoUnknownTables => info!("Chubby knows all tables"),
+            Self::ChangesRefused(reasons) => {
+                error!(reasons, "the lock service lacks changes; changes are refused until `ebla recover`");
+            }
+            Self::ChangesAccepted => info!("changes are accepted again"),
             Self::RepairStarted(groups) => info!(groups, "replica repair started"),
             Self::RepairFinished(left) => info!(under_replicated = left, "replica repair finished"),
         }
@@ -232,6 +324,12 @@ impl fmt::Display for ClusterEvent {
             }
             Self::ServerUnregistered(server, address) => write!(f, "server-unregistered {server} {address}"),
             Self::ServerReturned(server, address) => write!(f, "server-returned {server} {address}"),
+            Self::LeaseAcquired(server, incarnation) => {
+                write!(f, "server-lease-acquired {server} incarnation {incarnation}")
+            }
+            Self::LeaseExpired(server, address) => write!(f, "server-lease-lost {server} {address}: no response"),
+            Self::WritesRefused(server) => write!(f, "writes-refused {server}"),
+            Self::WritesAccepted(server) => write!(f, "writes-accepted {server}"),
             Self::UnderReplicated(ShortageView { tablets, worst }) => {
                 write!(f, "under-replicated {tablets} have {} of {}", worst.live, worst.wanted)
             }
@@ -242,6 +340,8 @@ impl fmt::Display for ClusterEvent {
             Self::MetadataReadable => f.write_str("metadata-readable"),
             Self::UnknownTables(tables) => write!(f, "unknown-tables {}: {}", tables.len(), short_list(tables)),
             Self::NoUnknownTables => f.write_str("no-unknown-tables"),
+            Self::ChangesRefused(reasons) => write!(f, "changes-refused: {reasons}"),
+            Self::ChangesAccepted => f.write_str("changes-accepted"),
             Self::RepairStarted(groups) => write!(f, "repair-started {groups}"),
             Self::RepairFinished(left) => write!(f, "repair-finished, {left} under-replicated"),
         }
@@ -251,8 +351,9 @@ impl fmt::Display for ClusterEvent {
 /// The differences in `now`, causes before consequences.
 #[must_use]
 pub fn events(before: &ClusterView, now: &ClusterView) -> Vec<ClusterEvent> {
+    let servers = now.servers.iter();
     let mut events: Vec<ClusterEvent> =
-        now.servers.iter().filter_map(|(id, server)| server_event(before.servers.get(id), *id, server)).collect();
+        servers.flat_map(|(id, server)| server_events(before.servers.get(id), *id, server)).collect();
     match (&before.metadata, &now.metadata) {
         (None, Some(cause)) => events.push(ClusterEvent::MetadataUnreadable(cause.clone())),
         (Some(_), None) => events.push(ClusterEvent::MetadataReadable),
@@ -262,6 +363,11 @@ pub fn events(before: &ClusterView, now: &ClusterView) -> Vec<ClusterEvent> {
         events.push(ClusterEvent::UnknownTables(now.unknown_tables.iter().copied().collect()));
     } else if now.unknown_tables.is_empty() && !before.unknown_tables.is_empty() {
         events.push(ClusterEvent::NoUnknownTables);
+    }
+    match (&before.changes_refused, &now.changes_refused) {
+        (None, Some(reasons)) => events.push(ClusterEvent::ChangesRefused(reasons.clone())),
+        (Some(_), None) => events.push(ClusterEvent::ChangesAccepted),
+        _ => {}
     }
     if !now.without_quorum.is_subset(&before.without_quorum) {
         let lost: Vec<TabletId> = now.without_quorum.iter().copied().collect();
@@ -281,6 +387,36 @@ pub fn events(before: &ClusterView, now: &ClusterView) -> Vec<ClusterEvent> {
         _ => {}
     }
     events
+}
+
+fn server_events(before: Option<&ServerView>, id: ServerId, server: &ServerView) -> Vec<ClusterEvent> {
+    let events = [
+        server_event(before, id, server),
+        lease_event(before, id, server),
+        writes_event(before.and_then(|before| before.writes), id, server.writes),
+    ];
+    events.into_iter().flatten().collect()
+}
+
+/// A lease that has expired while its server responds is the event of the server's state.
+fn lease_event(before: Option<&ServerView>, id: ServerId, server: &ServerView) -> Option<ClusterEvent> {
+    let had = before.and_then(|before| before.lease);
+    match server.lease {
+        Some(has) => (had != Some(has)).then_some(ClusterEvent::LeaseAcquired(id, has)),
+        None if had.is_some() && server.state == ServerState::Down => {
+            Some(ClusterEvent::LeaseExpired(id, server.address.clone()))
+        }
+        None => None,
+    }
+}
+
+/// What is not known has not changed.
+fn writes_event(before: Option<WriteState>, id: ServerId, now: Option<WriteState>) -> Option<ClusterEvent> {
+    match (before.unwrap_or_default(), now?) {
+        (WriteState::Accepts, WriteState::Refuses) => Some(ClusterEvent::WritesRefused(id)),
+        (WriteState::Refuses, WriteState::Accepts) => Some(ClusterEvent::WritesAccepted(id)),
+        _ => None,
+    }
 }
 
 fn server_event(before: Option<&ServerView>, id: ServerId, server: &ServerView) -> Option<ClusterEvent> {
@@ -308,6 +444,44 @@ pub(crate) fn is_worse(before: Option<ShortageView>, now: ShortageView) -> bool 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_record_of_an_event_has_its_name_and_its_server() {
+        let server = ServerId::new(3);
+        let short = ShortageView { tablets: 4, worst: Shortage { live: 1, wanted: 3 } };
+        let lost = ClusterEvent::ServerLost(server, "host:1".to_owned(), ServerState::Down);
+        let events = [
+            (ClusterEvent::ServerJoined(server, "host:1".to_owned()), "host:1"),
+            (lost, "host:1: lease expired and no response"),
+            (ClusterEvent::ServerReturned(server, "host:1".to_owned()), "host:1"),
+            (ClusterEvent::LeaseAcquired(server, Incarnation::new(5)), "incarnation 5"),
+            (ClusterEvent::LeaseExpired(server, "host:1".to_owned()), "host:1: no response"),
+            (ClusterEvent::WritesRefused(server), "too little disk space"),
+            (ClusterEvent::WritesAccepted(server), ""),
+            (ClusterEvent::UnderReplicated(short), "4 tablets, down to 1 of 3 replicas"),
+            (ClusterEvent::FullyReplicated, ""),
+            (ClusterEvent::QuorumLost(1, vec![TabletId::new(7)]), "1 tablets: 7"),
+            (ClusterEvent::QuorumRestored, ""),
+            (ClusterEvent::MetadataUnreadable("no leader".to_owned()), "no leader"),
+            (ClusterEvent::MetadataReadable, ""),
+            (ClusterEvent::UnknownTables(vec![TableId::new(9)]), "1 tables: 9"),
+            (ClusterEvent::NoUnknownTables, ""),
+            (ClusterEvent::ChangesRefused("no table 9".to_owned()), "no table 9"),
+            (ClusterEvent::ChangesAccepted, ""),
+            (ClusterEvent::RepairStarted(2), "2 groups"),
+            (ClusterEvent::RepairFinished(0), "0 tablets are under-replicated"),
+        ];
+        for (event, detail) in events {
+            let record = event.to_record();
+            // The name is the first word of the event as it is shown in tests and logs.
+            assert!(event.to_string().starts_with(record.kind.name()), "{event}: {}", record.kind);
+            assert_eq!(record.detail(), detail, "{event}");
+            let is_of_server = ["server-", "writes-"].iter().any(|prefix| event.to_string().starts_with(prefix));
+            assert_eq!(record.server.is_some(), is_of_server, "{event}");
+        }
+        let unregistered = ClusterEvent::ServerUnregistered(server, "host:1".to_owned()).to_record();
+        assert_eq!((unregistered.kind.name(), unregistered.server), ("server-lease-lost", Some(server)));
+    }
 
     #[test]
     fn a_tablet_list_is_short() {

@@ -132,7 +132,7 @@ fn group_health(cluster: &ClusterSnapshot) -> BTreeMap<GroupId, GroupHealth> {
 
 #[cfg(test)]
 mod tests {
-    use ebla_model::id::{Incarnation, LogId, SchemaVersion, ServerId, TableId, Term};
+    use ebla_model::id::{LogId, SchemaVersion, ServerId, TableId, Term};
     use ebla_model::key::KeyRange;
 
     use ebla_model::metadata::TabletDescriptor;
@@ -141,7 +141,7 @@ mod tests {
     use ebla_model::time::Micros;
 
     use super::*;
-    use crate::cluster::{Registration, ReplicaReport, Role, Server, ServerReport, TabletReport};
+    use crate::cluster::{ReplicaReport, Role, Server, ServerReport, TabletReport};
 
     /// A tablet of METADATA with a replica on each of three servers; `responding` of them respond, the first one
     /// leads.
@@ -169,15 +169,7 @@ mod tests {
                 settled: true,
                 heard: heard.iter().copied().map(ReplicaId::new).collect(),
             };
-            let server = Server {
-                address: String::new(),
-                incarnation: Incarnation::new(1),
-                release: String::new(),
-                zone: None,
-                registration: Registration::Registered,
-                report: Some(ServerReport { replicas: vec![replica], ..ServerReport::default() }),
-                later_epoch: false,
-            };
+            let server = Server::registered(Some(ServerReport { replicas: vec![replica], ..ServerReport::default() }));
             cluster.servers.insert(ServerId::new(*number), server);
         }
         cluster

@@ -6,8 +6,13 @@
 //!   observation -> cluster (snapshot) -> plan (pure) -> reconciler     every minute, and on request
 //!   metrics                    what a monitoring system reads
 //!   health  events  alerts     health of the tablets; what operators read in the log, such as a quorum loss
+//!   group_status               groups, and how far the replicas of one are in its log
+//!   problems  lag              what is wrong and since when, for status requests; replicas that are far behind
+//!   event_log                  events of the cluster, kept in Chubby for `ebla events`
+//!   registration               the cluster's description of itself in Chubby
 //!   check                      the check of the cluster that an operator requests
-//!   usage                      what tables cost, and their quotas
+//!   heat                       which keys of tables are used: its table, heat maps, hot tablets
+//!   usage  loads               what tables cost, and their quotas; the busiest tables and tablets
 //!   upgrade                    the active cluster version: when it rises, and an operator's hold
 //!   replica_changes            replica repair in the background: the changes that a plan has started
 //!   merging  relocation        merges and moves of tablets
@@ -17,6 +22,7 @@
 //!   operations                 results of long-running operations
 //!   schema_store               typed records in Chubby's files
 //!   server_client  routing     requests to tablet servers: to one, to a tablet's leader, to all tablets of a range
+//!   traces                     what its operations wait for
 //!   admin  operator            the APIs that are served
 //! ```
 //!
@@ -34,13 +40,19 @@ pub mod cluster;
 mod division;
 mod drain;
 mod election;
+mod event_limit;
+mod event_log;
 pub mod events;
 #[cfg(test)]
 #[path = "../../tests/golden.rs"]
 mod golden;
+mod group_status;
 pub mod health;
+mod heat;
 mod instances;
 mod jobs;
+mod lag;
+mod loads;
 mod mastership;
 mod merging;
 pub mod metrics;
@@ -48,10 +60,12 @@ mod observation;
 mod operations;
 mod operator;
 pub mod plan;
+mod problems;
 mod profiles;
 mod quorum_loss;
 mod reconciler;
 mod recovery;
+mod registration;
 mod relocation;
 mod replica_changes;
 mod restoration;
@@ -59,6 +73,7 @@ mod routing;
 mod schema_store;
 mod server_client;
 mod splitting;
+mod traces;
 mod upgrade;
 mod usage;
 mod views;
@@ -67,17 +82,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_chubby::SharedChubby;
+use ebla_model::cluster_name::ClusterName;
 use ebla_model::cluster_version::SupportedVersions;
 use ebla_model::error::{Error, Reason};
+use ebla_model::heat::HeatOption;
+use ebla_model::schema::TableState;
 use ebla_proto::health::health_server::HealthServer;
 use ebla_proto::operate::operate_server::OperateServer;
 use ebla_proto::services::bigtable_instance_admin_server::BigtableInstanceAdminServer;
 use ebla_proto::services::bigtable_table_admin_server::BigtableTableAdminServer;
 use ebla_proto::services::operations_server::OperationsServer;
 use ebla_proto::status::to_status;
+use ebla_proto::trace::server_traces_server::ServerTracesServer;
 use ebla_proto::{convert, record};
-use ebla_routing::{ChubbyDirectory, HealthService, ReadinessCheck};
+use ebla_routing::{
+    ChubbyDirectory, CollectorAddress, HealthService, ReadinessCheck, ServerTracesService, start_trace_export,
+};
 use ebla_runtime::metrics::Source;
+use ebla_runtime::trace::{MASTER, Origin, Recorder, TraceOptions, WithTrace};
 use ebla_runtime::{Runtime, ServeOptions, serve};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -93,6 +115,7 @@ use crate::mastership::Mastership;
 use crate::metrics::{MasterMetrics, MasterSource};
 pub use crate::plan::auto_merge::MergeRules;
 use crate::plan::replica_balance::ReplicaBalance;
+use crate::traces::TracedChubby;
 
 /// The delay between two checks whether every tablet has a leader.
 const READY_DELAY: Duration = Duration::from_millis(20);
@@ -127,11 +150,19 @@ pub struct MasterConfig {
     pub replica_balance: ReplicaBalance,
     /// For how long every process must support a later cluster version before it becomes active.
     pub upgrade_delay: Duration,
+    /// Whether key heat is collected: the same as of the tablet servers.
+    pub heat: HeatOption,
+    /// The name under which the cluster registers itself in Chubby.
+    pub cluster_name: ClusterName,
+    /// Which of its operations are recorded.
+    pub traces: TraceOptions,
+    /// The collector that gets the records of its traces, if there is one.
+    pub collector: Option<CollectorAddress>,
 }
 
 impl MasterConfig {
     /// `replicas` for each tablet, and as many servers to bootstrap; a lease of 10 s and a grace of 30 s; merges below 64 MiB after
-    /// an hour; replica balance; a later cluster version after a minute.
+    /// an hour; replica balance; a later cluster version after a minute; no key heat; the name `ebla`; the default traces, for no collector.
     #[must_use]
     pub fn new(listen: &str, replicas: usize) -> Self {
         let replicas = replicas.max(1);
@@ -145,8 +176,23 @@ impl MasterConfig {
             merges: MergeRules::default(),
             replica_balance: ReplicaBalance::On,
             upgrade_delay: UPGRADE_DELAY,
+            heat: HeatOption::Off,
+            cluster_name: ClusterName::default(),
+            traces: TraceOptions::default(),
+            collector: None,
         }
     }
+}
+
+/// What a cluster contains, and the health of its tablets.
+#[derive(Clone, Debug, Default)]
+pub struct Contents {
+    /// The health of the tablets.
+    pub health: Health,
+    /// Tables of users.
+    pub tables: usize,
+    /// The size of one replica of each tablet.
+    pub tablet_bytes: u64,
 }
 
 /// A running master: active or standby.
@@ -193,10 +239,15 @@ impl Master {
             let (sender, active) = watch::channel(None);
             let serving = runtime.child("serving");
             let (pending, bootstrap) = watch::channel(None);
+            let chubby = TracedChubby::shared(chubby);
             let directory = ChubbyDirectory::start(chubby.clone(), &runtime);
+            let recorder = Recorder::new(MASTER, config.traces, runtime.clock.clone());
+            if let Some(collector) = &config.collector {
+                start_trace_export(&recorder, collector, &runtime)?;
+            }
             let check = readiness(&active, &directory, &serving);
             let health = HealthServer::new(HealthService::new(&[], check, serving.tasks.token()));
-            let routes = routes(&active, &bootstrap, &master, &runtime).add_service(health);
+            let routes = routes((&active, &bootstrap), &master, &recorder, &runtime).add_service(health);
             serve(&serving.tasks, listener, routes, ServeOptions::default());
             let metrics = MasterMetrics::default();
             let source =
@@ -208,6 +259,7 @@ impl Master {
                 runtime: runtime.clone(),
                 serving: serving.tasks.clone(),
                 metrics,
+                recorder,
                 record: master,
                 active: sender,
                 pending,
@@ -254,11 +306,21 @@ impl Master {
         }
     }
 
-    /// The health of the tablets; `None` while this master is a standby, or cannot read METADATA.
-    pub async fn health(&self) -> Option<Health> {
+    /// What the cluster contains and how it is; `None` while this master is a standby, or cannot read METADATA.
+    pub async fn contents(&self) -> Option<Contents> {
         let master = self.active.borrow().clone()?;
         let snapshot = observation::observe(&master).await.ok()?;
-        Some(Health::of(&snapshot, master.replicas()))
+        let leaders = snapshot.leader_reports();
+        let sizes = leaders.values().map(|(_server, report)| report.size_bytes());
+        Some(Contents {
+            health: Health::of(&snapshot, master.replicas()),
+            tables: snapshot
+                .tables
+                .values()
+                .filter(|table| table.state == TableState::Active && !table.name.is_system())
+                .count(),
+            tablet_bytes: sizes.fold(0, u64::saturating_add),
+        })
     }
 
     /// Graceful stop: accepts no more calls, drains those in progress, releases the master lock. A standby takes over
@@ -308,9 +370,9 @@ fn members_only(request: Request<()>) -> Result<Request<()>, Status> {
 }
 
 fn routes(
-    active: &watch::Receiver<Option<ActiveMaster>>,
-    pending: &watch::Receiver<Option<PendingBootstrap>>,
+    (active, pending): (&watch::Receiver<Option<ActiveMaster>>, &watch::Receiver<Option<PendingBootstrap>>),
     master: &record::Master,
+    recorder: &Arc<Recorder>,
     runtime: &Runtime,
 ) -> Routes {
     let handle = admin::handle::MasterHandle::new(active.clone());
@@ -318,9 +380,16 @@ fn routes(
     let operator = operator::Operator::new(handle.clone(), pending.clone(), master.clone(), runtime.net.clone());
     let instances = BigtableInstanceAdminServer::new(admin::instances::Instances::new(handle.clone()));
     let operations = OperationsServer::new(admin::operations::OperationsService::new(handle));
+    let traces = ServerTracesServer::new(ServerTracesService::new(Arc::clone(recorder)));
     // Users call them through tablet servers, which check their rights.
-    Routes::new(InterceptedService::new(BigtableTableAdminServer::new(tables), members_only))
-        .add_service(InterceptedService::new(OperateServer::new(operator), members_only))
-        .add_service(InterceptedService::new(instances, members_only))
-        .add_service(InterceptedService::new(operations, members_only))
+    Routes::new(InterceptedService::new(traced(BigtableTableAdminServer::new(tables), recorder), members_only))
+        .add_service(InterceptedService::new(traced(OperateServer::new(operator), recorder), members_only))
+        .add_service(InterceptedService::new(traced(instances, recorder), members_only))
+        .add_service(InterceptedService::new(traced(operations, recorder), members_only))
+        .add_service(InterceptedService::new(traces, members_only))
+}
+
+/// A service whose calls are recorded: after the check of the caller, because the caller decides whether a trace is sampled.
+fn traced<S>(service: S, recorder: &Arc<Recorder>) -> WithTrace<S> {
+    WithTrace::new(service, Arc::clone(recorder), Origin::Server)
 }

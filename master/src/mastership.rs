@@ -3,22 +3,26 @@
 //! A standby waits for the master lock. The active master bootstraps the cluster if it is new, serves admin calls, and
 //! reconciles, until it loses the lock or stops.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_chubby::SharedChubby;
+use ebla_model::cluster_event::{ClusterEventKind, NewClusterEvent};
 use ebla_model::error::Error;
+use ebla_model::id::MasterEpoch;
 use ebla_proto::record;
 use ebla_routing::ChubbyDirectory;
+use ebla_runtime::trace::Recorder;
 use ebla_runtime::{Runtime, Tasks};
 use tokio::sync::watch;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::active::ActiveMaster;
 use crate::bootstrap::{self, PendingBootstrap};
 use crate::election::MasterLock;
 use crate::metrics::MasterMetrics;
 use crate::plan::behind;
-use crate::{MasterConfig, observation, reconciler, upgrade, usage};
+use crate::{MasterConfig, event_log, heat, observation, reconciler, registration, upgrade, usage};
 
 /// The delay before a failed election or takeover is retried.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -34,6 +38,7 @@ pub(crate) struct Mastership {
     /// The tasks that serve calls, stopped first when the master stops.
     pub(crate) serving: Tasks,
     pub(crate) metrics: MasterMetrics,
+    pub(crate) recorder: Arc<Recorder>,
     /// This process, as the master lock names it.
     pub(crate) record: record::Master,
     pub(crate) active: watch::Sender<Option<ActiveMaster>>,
@@ -64,7 +69,7 @@ impl Mastership {
             }
             let lock = MasterLock::acquire(&self.chubby, self.config.lease_ttl, &self.record);
             match token.run_until_cancelled(lock).await {
-                Some(Ok(lock)) => self.run_active(lock).await,
+                Some(Ok(lock)) => Box::pin(self.run_active(lock)).await,
                 Some(Err(error)) => {
                     warn!(%error, "master election failed; retrying");
                     _ = token.run_until_cancelled(tokio::time::sleep(RETRY_DELAY)).await;
@@ -87,9 +92,13 @@ impl Mastership {
             () = token.cancelled() => {}
             () = self.manage_cluster(&lock, &runtime) => {}
         }
+        let ended = self.active.borrow().clone();
         drop(guard);
         // Running changes are cancelled: the next master can repeat every step of them.
         runtime.tasks.stop(Duration::ZERO).await;
+        if let Some(master) = ended {
+            event_log::end_term(&master, &self.term(master.epoch())).await;
+        }
         lock.release().await;
         info!(%lock_revision, "no longer active master");
     }
@@ -99,9 +108,17 @@ impl Mastership {
         match self.take_over(lock, runtime).await {
             Ok(master) => {
                 self.active.send_replace(Some(master.clone()));
+                if let Err(error) = event_log::record_lost_lease(&master).await {
+                    debug!(%error, "cannot determine whether the last master has lost its lease");
+                }
+                let elected = NewClusterEvent::new(ClusterEventKind::MasterElected, self.term(master.epoch()));
+                master.record_event(&elected);
                 tokio::select! {
+                    () = event_log::write_events(master.clone()) => {}
+                    () = Box::pin(registration::register(master.clone(), &self.config.cluster_name, &self.record.address)) => {}
                     () = reconciler::reconcile(master.clone(), &self.config, self.serving.clone(), self.metrics.clone()) => {}
                     () = usage::enforce_quotas(master.clone()) => {}
+                    () = Box::pin(heat::maintain(master.clone())) => {}
                     () = master.resigned() => info!("the epoch base was raised; starting a new term"),
                 }
             }
@@ -112,11 +129,18 @@ impl Mastership {
         }
     }
 
+    /// A term of this master, for events.
+    fn term(&self, epoch: MasterEpoch) -> String {
+        format!("at {}, epoch {epoch}", self.record.address)
+    }
+
     async fn take_over(&self, lock: &MasterLock, runtime: &Runtime) -> Result<ActiveMaster, Error> {
         let servers = self.config.bootstrap_servers;
         let identity = bootstrap::identify(lock, servers, &self.pending, &runtime.rng).await?.value;
         upgrade::check_version(identity.active)?;
-        let master = ActiveMaster::new(lock.clone(), &identity, &self.directory, self.config.replicas, runtime.clone());
+        let options = (self.config.replicas, self.config.heat);
+        let recorder = Arc::clone(&self.recorder);
+        let master = ActiveMaster::new(lock.clone(), &identity, &self.directory, options, runtime.clone(), recorder);
         bootstrap::bootstrap(&master, &identity).await?;
         check_chubby(&master).await?;
         Ok(master)

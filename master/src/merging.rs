@@ -11,6 +11,7 @@ use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::tablet_event::TabletEventCause;
 use ebla_proto::{convert, operate};
 use ebla_routing::Annotations;
+use ebla_runtime::trace::TabletIds;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tracing::{info, warn};
@@ -118,7 +119,9 @@ impl BackgroundMerges {
             let (left, right) = (&merge.pair.left, &merge.pair.right);
             let deadline = master.deadline(BACKGROUND_TIMEOUT);
             let (with, cause) = (MergeWith::Tablet(right.tablet), TabletEventCause::Small);
-            let outcome = self::merge(&master, left.tablet, with, cause, deadline).await;
+            let work = self::merge(&master, left.tablet, with, cause, deadline);
+            let ids = TabletIds { table: left.table, tablet: left.tablet, group: left.group };
+            let outcome = master.traced("MergeTablets", ids, work).await;
             let now = master.runtime().clock.monotonic();
             match outcome {
                 Ok((merged, _gone)) => {

@@ -214,6 +214,7 @@ const fn kind(action: &Action) -> &'static str {
         Action::WriteRoot(_) => "write-root",
         Action::WriteRow(_) => "write-row",
         Action::RemoveDamagedRow(_) => "remove-damaged-row",
+        Action::ReplaceFalseRow { .. } => "replace-false-row",
         Action::RemoveRow { .. } => "remove-row",
         Action::RemoveObsoleteRow(_) => "remove-obsolete-row",
         Action::FinishGroup(_) => "finish-group",

@@ -16,7 +16,9 @@ use futures::future::join_all;
 use tracing::debug;
 
 use crate::active::{ActiveMaster, CachedMetadata};
-use crate::cluster::{ClusterSnapshot, Registration, ReplicaReport, Role, Server, ServerReport, TabletReport};
+use crate::cluster::{
+    ClusterSnapshot, LogPositions, Registration, ReplicaReport, Role, Server, ServerReport, TabletReport,
+};
 use crate::schema_store;
 
 /// The timeout of reading METADATA.
@@ -231,6 +233,7 @@ fn report_from_proto(reply: &control::ReportReply) -> ServerReport {
     // A replica report that cannot be decoded is ignored, which is safe: a missing report only delays actions.
     let running = reply.replicas.iter().filter(|report| !report.quarantined && !report.idle);
     let (damaged, idle) = (ids(reply, |report| report.quarantined), ids(reply, |report| report.idle));
+    let log_positions = running.clone().filter_map(positions_from_proto).collect();
     let replicas = running.filter_map(replica_from_proto).collect();
     let (resources, writes) = reply.resources.as_ref().map(convert::resources_from_proto).unwrap_or_default();
     let highest = reply.highest.as_ref().map(convert::highest_ids_from_proto).unwrap_or_default();
@@ -254,6 +257,8 @@ fn report_from_proto(reply: &control::ReportReply) -> ServerReport {
         sync,
         scan_cache,
         memory_groups,
+        calls: reply.calls.as_ref().map(convert::call_times_from_proto),
+        log_positions,
         split_bytes,
         metadata_split_bytes: reply.metadata_split_bytes,
     }
@@ -269,6 +274,13 @@ fn ids(
         Some((GroupId::new(report.group.as_ref()?.group), ReplicaId::new(report.replica)))
     };
     selected.filter_map(id).collect()
+}
+
+/// Where the log of a running replica is committed, and its snapshot ends.
+fn positions_from_proto(report: &control::ReplicaReport) -> Option<((GroupId, ReplicaId), LogPositions)> {
+    let id = (GroupId::new(report.group.as_ref()?.group), ReplicaId::new(report.replica));
+    let at = |log_id: &Option<record::LogId>| log_id.as_ref().map(convert::log_id_from_proto);
+    Some((id, LogPositions { committed: at(&report.committed), snapshot: at(&report.snapshot) }))
 }
 
 fn replica_from_proto(report: &control::ReplicaReport) -> Option<ReplicaReport> {

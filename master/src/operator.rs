@@ -1,13 +1,12 @@
 //! The operator API `ebla.operate`: status, groups, drains of servers, manual splits, merges, moves and divisions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_model::error::Error;
 use ebla_model::id::{GroupId, ServerId, TableId, TabletId};
 use ebla_model::locality::{GroupSizes, LocalityGroupChange, StoredBytes};
-use ebla_model::metadata::GroupDescriptor;
 use ebla_model::schema::{TableName, TableSchema, TableState};
 use ebla_model::tablet_event::TabletEventCause;
 use ebla_model::zone::Zone;
@@ -25,13 +24,15 @@ use crate::admin::handle::{MasterHandle, to_response};
 use crate::bootstrap::PendingBootstrap;
 use crate::cluster::{ClusterSnapshot, ReplicaReport, Role, TabletReport};
 use crate::health::{Health, Shortage};
+use crate::lag::{ServerLag, lagging_servers};
 use crate::observation::StatusSnapshot;
 use crate::plan::capacity::RepairWithoutRoom;
 use crate::plan::drain::replicas_on;
+use crate::problems::MetadataState;
 use crate::server_client::DividedGroup;
 use crate::{
-    check, division, drain, jobs, merging, observation, quorum_loss, recovery, relocation, schema_store, splitting,
-    upgrade, usage,
+    check, division, drain, event_log, group_status, heat, jobs, loads, merging, observation, problems, quorum_loss,
+    recovery, registration, relocation, schema_store, splitting, upgrade, usage,
 };
 
 /// The timeout of a merge, which may move a tablet first.
@@ -91,7 +92,7 @@ impl Operator {
             let master = self.handle.active_for_change().await?;
             check_memory(&master, &name, &changes).await?;
             let change = |schema: &TableSchema| schema.apply_to_groups(&changes);
-            jobs::update_schema::update_schema(&master, &name, change, master.deadline(SCHEMA_TIMEOUT)).await?
+            jobs::update_schema::change_schema(&master, &name, change, master.deadline(SCHEMA_TIMEOUT)).await?
         };
         let bytes = match sizes {
             GroupSizes::None => None,
@@ -113,7 +114,7 @@ impl Operator {
         let family = Some(request.family.as_str()).filter(|family| !family.is_empty());
         let master = self.handle.active_for_change().await?;
         let change = |schema: &TableSchema| schema.with_quota(family, limits);
-        jobs::update_schema::update_schema(&master, &name, change, master.deadline(SCHEMA_TIMEOUT)).await?;
+        jobs::update_schema::change_schema(&master, &name, change, master.deadline(SCHEMA_TIMEOUT)).await?;
         Ok(operate::SetQuotaReply {})
     }
 
@@ -127,7 +128,11 @@ impl Operator {
         let leaders = snapshot.leaders();
         let listed = snapshot.listed_tablets();
         let led = listed.iter().filter(|tablet| leaders.contains_key(&tablet.tablet)).count();
-        let active = snapshot.tables.values().filter(|schema| schema.state == TableState::Active).count();
+        let is_shown = |schema: &&TableSchema| schema.state == TableState::Active && !schema.name.is_system();
+        let active = snapshot.tables.values().filter(is_shown).count();
+        let of_tablets = Health::of(&snapshot, master.replicas());
+        let metadata = if stale.is_some() { MetadataState::Unreadable } else { MetadataState::Readable };
+        let problems = master.known_problems(&problems::problems(&snapshot, &of_tablets, metadata));
         let reply = operate::StatusReply {
             cluster: Bytes::copy_from_slice(&master.cluster().to_bytes()),
             master: Some(self.master.clone()),
@@ -136,8 +141,10 @@ impl Operator {
             tables: active as u64,
             health: Some(operate::Health {
                 behind: snapshot.behind.clone().unwrap_or_default(),
-                ..health(&master, &Health::of(&snapshot, master.replicas()))
+                ..health(&master, &of_tablets)
             }),
+            time_micros: master.runtime().clock.wall().get(),
+            problems: problems.to_proto(),
             ..Default::default()
         };
         let now = master.runtime().clock.monotonic();
@@ -183,16 +190,13 @@ fn health(master: &ActiveMaster, health: &Health) -> operate::Health {
         wanted: short.wanted as u64,
         tablets: *tablets as u64,
     };
+    let first = |tablets: &BTreeSet<TabletId>| tablets.iter().take(LISTED_TABLETS_MAX).map(|one| one.get()).collect();
     operate::Health {
         shortages: health.shortages.iter().map(shortage).collect(),
         without_quorum: health.without_quorum.len() as u64,
-        without_quorum_first: health
-            .without_quorum
-            .iter()
-            .take(LISTED_TABLETS_MAX)
-            .map(|tablet| tablet.get())
-            .collect(),
+        without_quorum_first: first(&health.without_quorum),
         without_leader: health.without_leader.len() as u64,
+        without_leader_first: first(&health.without_leader),
         replicas_live: health.replicas_live as u64,
         replicas_wanted: health.replicas_wanted as u64,
         tablets: health.tablets as u64,
@@ -259,12 +263,14 @@ fn registered(
     snapshot: &ClusterSnapshot,
     assigned: &BTreeMap<ServerId, u64>,
 ) -> impl Iterator<Item = operate::ServerStatus> {
-    snapshot.servers.iter().map(|(id, server)| {
+    let lagging = lagging_servers(snapshot);
+    snapshot.servers.iter().map(move |(id, server)| {
         let replicas = server.report.iter().flat_map(|report| &report.replicas);
         let tablets = |role: Option<Role>| {
             let counted = replicas.clone().filter(|replica| role.is_none_or(|role| replica.role == role));
             counted.map(|replica| replica.tablets.len() as u64).sum()
         };
+        let led = replicas.clone().filter(|replica| replica.role == Role::Leader).flat_map(|replica| &replica.tablets);
         operate::ServerStatus {
             server: Some(record::Server {
                 version: convert::VERSION,
@@ -292,26 +298,21 @@ fn registered(
             scan_cache: server.report.as_ref().map(|report| convert::scan_cache_state_to_proto(&report.scan_cache)),
             memory_groups: server.report.as_ref().map(|report| convert::memory_groups_to_proto(&report.memory_groups)),
             drain: drain_state(snapshot, *id).into(),
+            reads_per_second: led.clone().map(|tablet| tablet.load.reads_per_second).sum(),
+            writes_per_second: led.map(|tablet| tablet.load.writes_per_second).sum(),
+            lag: server.report.as_ref().map(|_report| lag_status(lagging.get(id).cloned().unwrap_or_default())),
+            calls: server.report.as_ref().and_then(|report| report.calls.as_ref()).map(convert::call_times_to_proto),
         }
     })
 }
 
-/// The groups that servers report, by id.
-fn group_statuses(snapshot: &ClusterSnapshot) -> Vec<operate::GroupStatus> {
-    let leaders = snapshot.leader_reports();
-    let latest: BTreeMap<GroupId, &ReplicaReport> =
-        snapshot.latest_reports().map(|report| (report.group.group, report)).collect();
-    let status = |group: GroupDescriptor| {
-        let leader = leaders.get(&group.group).copied();
-        let report = leader.map(|(_server, report)| report).or_else(|| latest.get(&group.group).copied());
-        operate::GroupStatus {
-            group: Some(convert::group_to_proto(&group)),
-            leader: leader.map_or(0, |(server, _report)| server.get()),
-            tablets: report.map_or(0, |report| report.tablets.len() as u64),
-            size_bytes: report.map_or(0, ReplicaReport::size_bytes),
-        }
-    };
-    snapshot.groups().into_values().map(status).collect()
+fn lag_status(lag: ServerLag) -> operate::ReplicaLag {
+    operate::ReplicaLag {
+        replicas: lag.groups.len() as u64,
+        entries_max: lag.entries_max,
+        millis_max: u64::try_from(lag.time_max.as_millis()).unwrap_or(u64::MAX),
+        groups_first: lag.groups.iter().take(LISTED_TABLETS_MAX).map(|group| group.get()).collect(),
+    }
 }
 
 /// Approximate bytes of a table in files, by the number of the locality group, at the leaders of its tablets. `None` while they are unknown:
@@ -483,6 +484,19 @@ impl Operate for Operator {
         to_response(outcome.await)
     }
 
+    async fn events(&self, request: Request<operate::EventsRequest>) -> Result<Response<operate::EventsReply>, Status> {
+        let outcome = async { event_log::events_after(&self.handle.active()?, request.into_inner().after).await };
+        to_response(outcome.await)
+    }
+
+    async fn describe_cluster(
+        &self,
+        _request: Request<operate::DescribeClusterRequest>,
+    ) -> Result<Response<operate::DescribeClusterReply>, Status> {
+        let outcome = async { registration::read(&self.handle.active()?).await };
+        to_response(outcome.await)
+    }
+
     async fn upgrade_status(
         &self,
         _request: Request<operate::UpgradeStatusRequest>,
@@ -500,13 +514,12 @@ impl Operate for Operator {
         to_response(outcome.await)
     }
 
-    async fn groups(
-        &self,
-        _request: Request<operate::GroupsRequest>,
-    ) -> Result<Response<operate::GroupsReply>, Status> {
+    async fn groups(&self, request: Request<operate::GroupsRequest>) -> Result<Response<operate::GroupsReply>, Status> {
+        let only = Some(request.into_inner().group).filter(|group| *group > 0).map(GroupId::new);
         let outcome = async {
             let master = self.handle.active()?;
-            Ok(operate::GroupsReply { groups: group_statuses(&observation::observe_reports(&master).await?) })
+            let snapshot = observation::observe_reports(&master).await?;
+            Ok(operate::GroupsReply { groups: group_status::statuses(&snapshot, only) })
         };
         to_response(outcome.await)
     }
@@ -520,6 +533,19 @@ impl Operate for Operator {
             let name: TableName = request.into_inner().table.parse()?;
             Ok(operate::TabletLoadsReply { tablets: tablet_loads(&master, &name).await? })
         };
+        to_response(outcome.await)
+    }
+
+    async fn get_key_heat(
+        &self,
+        request: Request<operate::GetKeyHeatRequest>,
+    ) -> Result<Response<operate::GetKeyHeatReply>, Status> {
+        let outcome = async { Box::pin(heat::key_heat(&self.handle.active()?, request.into_inner())).await };
+        to_response(outcome.await)
+    }
+
+    async fn loads(&self, request: Request<operate::LoadsRequest>) -> Result<Response<operate::LoadsReply>, Status> {
+        let outcome = async { loads::loads(&self.handle.active()?, request.into_inner()).await };
         to_response(outcome.await)
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ebla_chubby::{Compare, TransactionOutcome, Write, paths};
 use ebla_client::Deadline;
+use ebla_model::cluster_event::{ClusterEventKind, NewClusterEvent};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{LogId, ServerId, TabletId};
 use ebla_model::metadata::Replica;
@@ -47,6 +48,8 @@ pub(crate) async fn recover(
             warn!(group = %group.group.group, server = %from, "group recovered from one replica");
             wait_until_led(master, from, group, forced, deadline).await?;
         }
+        let detail = format!("{} groups have one replica each now", recovery.groups.len());
+        master.record_event(&NewClusterEvent::new(ClusterEventKind::GroupsRecovered, detail).of_server(from));
         master.request_reconcile();
     }
     Ok(operate::RecoverTabletsReply {

@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ebla_chubby::{Compare, Revision, Write, paths, raise_counter};
+use ebla_model::cluster_event::{ClusterEventKind, NewClusterEvent};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, ServerId, TableId, TabletId};
 use ebla_model::key::KeyRange;
@@ -27,20 +28,22 @@ use crate::MasterConfig;
 use crate::active::ActiveMaster;
 use crate::alerts::Alerts;
 use crate::cluster::{ClusterSnapshot, Registration};
-use crate::events::{ClusterEvent, ClusterView, tablet_list};
+use crate::events::{ClusterView, tablet_list};
 use crate::health::Health;
 use crate::metrics::MasterMetrics;
 use crate::observation::ReadRows;
 use crate::plan::auto_merge::{MergeContext, MergeRules};
-use crate::plan::capacity::RepairWithoutRoom;
-use crate::plan::drain::is_incomplete;
+use crate::plan::capacity::{RepairWithoutRoom, repairs_wait_event};
+use crate::plan::drain::{RunningDrains, is_incomplete};
 use crate::plan::failure_detector::{FailureDetector, is_only_heard};
 use crate::plan::repair::{PlanContext, ReplicaChange, detection_timeouts, has_unconfirmed_extras};
 use crate::plan::replica_balance::ReplicaBalance;
 use crate::plan::upgrade::Readiness;
 use crate::plan::{Action, plan};
+use crate::problems::MetadataState;
 use crate::server_client::InitialState;
-use crate::{division, jobs, observation, restoration, schema_store, upgrade};
+use crate::traces::{of_group, traced_action};
+use crate::{division, jobs, observation, problems, restoration, schema_store, upgrade};
 
 /// Between two rounds that nothing requests earlier.
 const ROUND_PERIOD: Duration = Duration::from_secs(60);
@@ -123,12 +126,15 @@ struct Reconciler {
     alerts: Alerts,
     /// The error of the last attempt to read METADATA.
     metadata_error: Option<String>,
+    /// Why changes are refused, by the last complete snapshot.
+    changes_refused: Option<String>,
     /// The registered servers that responded last.
     responding: BTreeSet<ServerId>,
     /// Since when the next cluster version could be active.
     readiness: Readiness,
     /// How long that must last.
     upgrade_delay: Duration,
+    drains: RunningDrains,
 }
 
 /// Returns when the set of responding servers has changed, with the new set.
@@ -177,9 +183,11 @@ impl Reconciler {
             reported_without_room: BTreeSet::new(),
             alerts: Alerts::default(),
             metadata_error: None,
+            changes_refused: None,
             responding: BTreeSet::new(),
             readiness: Readiness::default(),
             upgrade_delay: config.upgrade_delay,
+            drains: RunningDrains::default(),
         }
     }
 
@@ -208,6 +216,7 @@ impl Reconciler {
         let repairs = self.master.replica_changes().repairs();
         ClusterView {
             metadata: self.metadata_error.clone(),
+            changes_refused: self.changes_refused.clone(),
             repairs,
             unknown_tables: BTreeSet::clone(&self.master.unknown_tables()),
             ..ClusterView::of(snapshot, &health, &addresses)
@@ -218,8 +227,17 @@ impl Reconciler {
     fn log_events(&mut self, view: &ClusterView) {
         self.metrics.observe(view);
         if !self.is_stopping() {
-            self.alerts.observe(view, self.now()).iter().for_each(ClusterEvent::log);
+            for event in self.alerts.observe(view, self.now()) {
+                event.log();
+                self.master.record_event(&event.to_record());
+            }
         }
+    }
+
+    /// Takes the times of problems, for status requests.
+    fn observe_problems(&self, snapshot: &ClusterSnapshot, metadata: MetadataState) {
+        let health = Health::of(snapshot, self.master.replicas());
+        self.master.observe_problems(problems::problems(snapshot, &health, metadata));
     }
 
     /// Observes the cluster: first the servers, which is quick, then METADATA, which may be unavailable with them.
@@ -251,6 +269,7 @@ impl Reconciler {
         if outcome.is_err() {
             view.metadata = self.metadata_error.clone();
             self.log_events(&view);
+            self.observe_problems(&known, MetadataState::Unreadable);
         }
         let root = master.directory().root_tablet();
         let ReadRows { rows: metadata, damaged: damaged_rows } = outcome?;
@@ -258,9 +277,11 @@ impl Reconciler {
         observed.servers.extend(observation::observe_unregistered(&master, &observed).await);
         // After all reports: a table that is created meanwhile must be listed when its tablets are reported.
         let snapshot = observation::with_chubby(&master, observed).await?;
+        self.changes_refused = snapshot.behind.as_ref().map(|reasons| reasons.join("; "));
         master.cache_metadata(&snapshot.metadata);
         let view = self.view(&snapshot).await;
         self.log_events(&view);
+        self.observe_problems(&snapshot, MetadataState::Readable);
         Ok(snapshot)
     }
 
@@ -273,6 +294,10 @@ impl Reconciler {
         let snapshot = self.observe().await?;
         let now = self.master.runtime().clock.monotonic();
         self.failures.observe(&snapshot, now);
+        for server in self.drains.finished(&snapshot) {
+            let finished = NewClusterEvent::new(ClusterEventKind::DrainFinished, "no replica is left");
+            self.master.record_event(&finished.of_server(server));
+        }
         self.master.merges().retain(&snapshot);
         let ctx = PlanContext {
             now,
@@ -365,14 +390,19 @@ impl Reconciler {
         }
     }
 
-    /// Reports the repairs that wait for room: in the status, and once for each group in the log.
+    /// Reports the repairs that wait for room: in the status, once for each group in the log, and those of one round as one event.
     fn report_repairs_without_room(&mut self, actions: &[Action]) {
         let waiting = |action: &Action| match action {
             Action::ReportNoRoom(repair) => Some(repair.clone()),
             _ => None,
         };
         let waiting: Vec<RepairWithoutRoom> = actions.iter().filter_map(waiting).collect();
-        for repair in waiting.iter().filter(|repair| !self.reported_without_room.contains(&repair.group)) {
+        let new: Vec<&RepairWithoutRoom> =
+            waiting.iter().filter(|repair| !self.reported_without_room.contains(&repair.group)).collect();
+        if let Some(event) = repairs_wait_event(&new) {
+            self.master.record_event(&event);
+        }
+        for repair in new {
             let (group, server, reason) = (repair.group, repair.server, repair.message());
             warn!(%group, %server, reason, "replica repair waits: no server has room");
         }
@@ -433,14 +463,15 @@ async fn transfer_leader(
     from: ServerId,
     to: ServerId,
 ) -> ActionOutcome {
-    match master.servers().transfer(from, group, to).await {
+    let transfer = async { master.servers().transfer(from, group, to).await.map_err(|failed| failed.error) };
+    match master.traced("TransferLeader", of_group(group.group), transfer).await {
         Ok(()) => {
             master.request_reconcile();
             ActionOutcome::Completed
         }
-        Err(failed) => {
-            debug!(group = %group.group, %from, %to, error = %failed.error, "leader balance: transfer failed");
-            if failed.error.reason == Reason::Busy {
+        Err(error) => {
+            debug!(group = %group.group, %from, %to, %error, "leader balance: transfer failed");
+            if error.reason == Reason::Busy {
                 master.request_reconcile();
             }
             ActionOutcome::NotLogged
@@ -450,7 +481,7 @@ async fn transfer_leader(
 
 /// Requests another round after a division, whose halves may move apart. A failure can wait: the group is served as it is.
 async fn divide_group(master: &ActiveMaster, group: GroupId) -> ActionOutcome {
-    match division::divide(master, group).await {
+    match master.traced("DivideGroup", of_group(group), division::divide(master, group)).await {
         Ok(_divided) => {
             master.request_reconcile();
             ActionOutcome::Completed
@@ -475,8 +506,17 @@ fn all_registered_responded(snapshot: &ClusterSnapshot) -> bool {
     registered.all(|server| server.report.is_some())
 }
 
-/// Executes the actions that need no state of the reconciler.
+/// Executes the actions that need no state of the reconciler. Those that finish the work of a call are operations of their own.
 pub(crate) async fn execute(master: &ActiveMaster, action: &Action) -> Result<(), Error> {
+    let work = Box::pin(execute_untraced(master, action));
+    match traced_action(action) {
+        Some((method, ids)) => master.traced(method, ids, work).await,
+        None => work.await,
+    }
+}
+
+/// See [`execute`].
+async fn execute_untraced(master: &ActiveMaster, action: &Action) -> Result<(), Error> {
     let deadline = master.deadline(ACTION_TIMEOUT);
     match action {
         Action::WriteRoot(root) => write_root(master, root).await,
@@ -485,6 +525,9 @@ pub(crate) async fn execute(master: &ActiveMaster, action: &Action) -> Result<()
         }
         Action::RemoveObsoleteRow(old) => master.metadata().delete(old, deadline).await.map(drop),
         Action::RemoveDamagedRow(row) => master.metadata().delete_damaged(row, deadline).await,
+        Action::ReplaceFalseRow { present, to } => {
+            master.metadata().replace_false(present, to.as_ref(), deadline).await
+        }
         Action::RemoveRow { row, tablet } => {
             let entries = master.metadata().read_range(KeyRange::single(row.clone()), deadline).await?;
             for entry in entries.iter().filter(|entry| entry.descriptor.tablet == *tablet) {

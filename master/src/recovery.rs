@@ -147,12 +147,14 @@ fn group_from_proto(message: &control::GroupEvidence) -> Result<GroupEvidence, E
 async fn read_content(lock: &MasterLock) -> Result<ChubbyContent, Error> {
     let chubby = &**lock.chubby();
     let identity = schema_store::read_identity(chubby).await?.map(|identity| identity.value);
+    let (policies, _revision) = chubby.list(paths::ACCESS).await?;
+    let (views, _revision) = chubby.list(paths::VIEWS).await?;
     Ok(ChubbyContent {
         cluster: identity.map(|identity| (identity.cluster, identity.epoch_base)),
         lock: lock.revision(),
         files: schema_store::read_files(chubby, ClusterSnapshot::default()).await?,
         names: schema_store::list_names(chubby).await?,
-        access: chubby.list(paths::ACCESS).await?.0.into_iter().map(|file| file.path).collect(),
+        access: policies.into_iter().chain(views).map(|file| file.path).collect(),
     })
 }
 

@@ -13,6 +13,7 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, ReplicaId, ServerId};
 use ebla_model::metadata::{GroupDescriptor, Replica};
 use ebla_runtime::Step;
+use ebla_runtime::trace::TabletIds;
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
@@ -60,7 +61,8 @@ impl ReplicaChanges {
         let master = master.clone();
         master.runtime().tasks.clone().spawn_until_stopped("repair", async move {
             let shown = change.to_string();
-            match run_change(&master, change).await {
+            let ids = TabletIds { group, ..TabletIds::default() };
+            match master.traced("ChangeReplicas", ids, run_change(&master, change)).await {
                 Ok(group) => info!(change = shown, membership = ?group.membership, "replica change finished"),
                 Err(error) => warn!(change = shown, %error, "replica change failed; retrying"),
             }

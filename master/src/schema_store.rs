@@ -189,7 +189,8 @@ pub(crate) fn encode_deleted(table: &DeletedTable) -> Bytes {
 
 fn decode_deleted(file: &File) -> Result<DeletedTable, Error> {
     let table: record::DeletedTable = convert::decode_record(file.value.clone())?;
-    let name = table.name.parse().map_err(|_error| Error::damaged(format!("{} has no table name", file.path)))?;
+    let name = TableName::parse_stored(&table.name)
+        .map_err(|_error| Error::damaged(format!("{} has no table name", file.path)))?;
     let dropped = |by: &record::DroppedBy| {
         (GroupId::new(by.group), by.applied.as_ref().map(convert::log_id_from_proto).unwrap_or_default())
     };

@@ -30,6 +30,7 @@ use ebla_proto::status::from_status;
 use ebla_proto::{control, convert, record, tablet};
 use ebla_runtime::Net;
 use ebla_runtime::net::Windows;
+use ebla_runtime::trace::{self, Stage, TRACEPARENT};
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
@@ -132,10 +133,13 @@ impl ServerClient {
         Ok(ControlClient::new(self.channels.get(&address.ok_or_else(not_registered)?)))
     }
 
-    /// A request with its timeout.
+    /// A request with its timeout, and with the trace of the current operation.
     fn request<T>(message: T, timeout: Duration) -> Request<T> {
         let mut request = Request::new(message);
         request.set_timeout(timeout);
+        if let Some(header) = trace::context().and_then(|context| context.traceparent().parse().ok()) {
+            request.metadata_mut().insert(TRACEPARENT, header);
+        }
         request
     }
 
@@ -442,7 +446,7 @@ fn descriptor(message: Option<record::TabletDescriptor>) -> Result<TabletDescrip
 
 /// Fails after `timeout`; the outcome of the call is unknown then.
 async fn within<T>(timeout: Duration, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, RpcError> {
-    match tokio::time::timeout(timeout, call).await {
+    match trace::waiting(Stage::Server, tokio::time::timeout(timeout, call)).await {
         Ok(answered) => Ok(answered?.into_inner()),
         Err(_elapsed) => Err(Error::new(Reason::OutcomeUnknown, "the tablet server did not respond in time").into()),
     }

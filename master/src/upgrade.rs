@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use ebla_chubby::{Chubby, Compare, TransactionOutcome, Write, paths};
+use ebla_model::cluster_event::{ClusterEventKind, NewClusterEvent};
 use ebla_model::cluster_version::{ClusterVersion, SupportedVersions};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::ServerId;
@@ -123,6 +124,8 @@ async fn activate(master: &ActiveMaster, stored: Stored<Identity>, version: Clus
     check_version(version)?;
     let previous = stored.value.active;
     replace(master, &Identity { active: version, ..stored.value }, stored.modified).await?;
+    let detail = format!("version {version} after {previous}");
+    master.record_event(&NewClusterEvent::new(ClusterEventKind::VersionActivated, detail));
     info!(%previous, %version, "every process supports it: a later cluster version is active");
     Ok(())
 }

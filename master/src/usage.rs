@@ -1,8 +1,9 @@
 //! What tables cost, and the enforcement of quotas: the tablet servers measure, the master adds and compares (`ebla_model::quota`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use ebla_model::cluster_event::{ClusterEventKind, NewClusterEvent};
 use ebla_model::error::Error;
 use ebla_model::id::{TableId, TabletId};
 use ebla_model::metadata::TabletDescriptor;
@@ -127,7 +128,32 @@ async fn compare(master: &ActiveMaster, snapshot: &ClusterSnapshot, schema: &Tab
     let families: Vec<&str> = changed.exceeded_families().collect();
     let is_table_exceeded = changed.quotas.table.exceeded.is_some();
     info!(table = %schema.name, is_table_exceeded, ?families, "the exceeded quotas of a table have changed");
+    if let Some(event) = quota_event(schema, &changed) {
+        master.record_limited_event(&event);
+    }
     Ok(())
+}
+
+/// The event of a comparison: which quotas are exceeded that were not before, or, if there are none, that fewer are.
+fn quota_event(before: &TableSchema, now: &TableSchema) -> Option<NewClusterEvent> {
+    let (exceeded_before, exceeded) = (exceeded_quotas(before), exceeded_quotas(now));
+    let new: Vec<&str> = exceeded.difference(&exceeded_before).map(String::as_str).collect();
+    let event = if !new.is_empty() {
+        NewClusterEvent::new(ClusterEventKind::QuotaExceeded, format!("{}: quota of {}", now.name, new.join(", ")))
+    } else if exceeded.len() < exceeded_before.len() {
+        let left =
+            if exceeded.is_empty() { "none is exceeded".to_owned() } else { format!("{} exceeded", exceeded.len()) };
+        NewClusterEvent::new(ClusterEventKind::QuotaKept, format!("{}: {left}", now.name))
+    } else {
+        return None;
+    };
+    Some(event.of_table(now.table))
+}
+
+/// What exceeds its quota: the table, families.
+fn exceeded_quotas(schema: &TableSchema) -> BTreeSet<String> {
+    let table = schema.quotas.table.exceeded.map(|_measure| "the table".to_owned());
+    table.into_iter().chain(schema.exceeded_families().map(|family| format!("family {family}"))).collect()
 }
 
 #[cfg(test)]
@@ -141,6 +167,36 @@ mod tests {
 
     fn tablet(id: u64, range: KeyRange) -> TabletDescriptor {
         TabletDescriptor::initial(TableId::new(7), TabletId::new(id), range, &[ServerId::new(1)])
+    }
+
+    #[test]
+    fn the_event_of_a_quota_names_what_is_exceeded_now() {
+        use ebla_model::quota::QuotaLimits;
+
+        let name = TableName::from_parts("p", "i", "t").unwrap();
+        let families = ["a", "b"].map(|family| (FamilyName::new(family).unwrap(), None));
+        let schema = TableSchema::new(TableId::new(7), name.clone(), families).unwrap();
+        let cells = |cells| QuotaLimits { stored_bytes: None, cells: Some(cells) };
+        let set = |schema: &TableSchema, family, limit| schema.with_quota(family, cells(limit)).unwrap();
+        let schema = set(&set(&set(&schema, None, 100), Some("a"), 50), Some("b"), 50);
+        let id = |family: &str| schema.families.iter().find(|one| one.name.as_str() == family).unwrap().id.get();
+        let compared = |before: &TableSchema, [a, b]: [u64; 2]| {
+            before.with_compared_quotas(&usage(&[(id("a"), a), (id("b"), b)]), Coverage::Whole)
+        };
+        let event = |before: &TableSchema, now: &TableSchema| {
+            quota_event(before, now).map(|event| {
+                assert_eq!((event.table, event.server), (Some(TableId::new(7)), None));
+                (event.kind, event.detail().to_owned())
+            })
+        };
+        let (one, all) = (compared(&schema, [60, 10]), compared(&schema, [60, 60]));
+        let exceeded = |what: &str| Some((ClusterEventKind::QuotaExceeded, format!("{name}: quota of {what}")));
+        assert_eq!(event(&schema, &one), exceeded("family a"));
+        assert_eq!(event(&one, &all), exceeded("family b, the table"));
+        assert_eq!(event(&one, &compared(&one, [10, 60])), exceeded("family b"), "another one");
+        assert_eq!(event(&all, &one), Some((ClusterEventKind::QuotaKept, format!("{name}: 1 exceeded"))));
+        assert_eq!(event(&one, &schema), Some((ClusterEventKind::QuotaKept, format!("{name}: none is exceeded"))));
+        assert_eq!(event(&all, &all), None);
     }
 
     fn usage(of: &[(u32, u64)]) -> TableUsage {

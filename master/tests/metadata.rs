@@ -6,13 +6,14 @@
 use std::collections::BTreeSet;
 
 use ebla_chubby::{Write, paths};
-use ebla_client::Client;
 use ebla_client::admin::{Admin, CheckDepth, CheckMode};
 use ebla_client::locate::Level;
 use ebla_client::metadata::MetadataTablet;
+use ebla_client::{Client, Cluster, MetadataRow, RowWrite};
 use ebla_model::error::Reason;
-use ebla_model::id::{GroupId, TabletId};
+use ebla_model::id::{Generation, GroupId, TableId, TabletId};
 use ebla_model::key::{KeyRange, RowKey};
+use ebla_model::metadata::TabletDescriptor;
 use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_model::schema::TableName;
 use ebla_routing::Metadata;
@@ -186,6 +187,19 @@ async fn twenty_tablets_of_metadata_are_split_merged_and_restored() {
     cluster.stop().await;
 }
 
+/// Writes these bytes in place of the descriptor of a row.
+async fn overwrite(handle: &Cluster, row: &RowKey, value: bytes::Bytes) {
+    let damage = Mutation::SetCell {
+        family: "location".to_owned(),
+        qualifier: "descriptor".into(),
+        timestamp: WriteTime::At(ebla_model::Micros::new(0)),
+        value,
+    };
+    let mutations = vec![ebla_proto::convert::mutation_to_bytes(&damage)];
+    let write = RowWrite { row: row.clone(), mutations, token: None };
+    handle.mutate_row(TableId::METADATA, write, handle.deadline(TIMEOUT)).await.unwrap();
+}
+
 async fn lost_rows_are_restored(cluster: &mut TestCluster, tables: &[TableName]) {
     let admin = cluster.client.admin();
     let before = second_level(&cluster.client).await;
@@ -198,19 +212,7 @@ async fn lost_rows_are_restored(cluster: &mut TestCluster, tables: &[TableName])
     for lost in of_users.iter().step_by(3) {
         metadata.delete(&lost.descriptor, deadline).await.unwrap();
     }
-    let damage = Mutation::SetCell {
-        family: "location".to_owned(),
-        qualifier: "descriptor".into(),
-        timestamp: WriteTime::At(ebla_model::Micros::new(0)),
-        value: "damaged".into(),
-    };
-    let damaged = of_users[1].key.clone();
-    let write = ebla_client::RowWrite {
-        row: damaged.clone(),
-        mutations: vec![ebla_proto::convert::mutation_to_bytes(&damage)],
-        token: None,
-    };
-    handle.mutate_row(ebla_model::id::TableId::METADATA, write, deadline).await.unwrap();
+    overwrite(&handle, &of_users[1].key, "damaged".into()).await;
     // Half of the rows of METADATA's own tablets, and the location of the root tablet.
     for lost in before.iter().step_by(2) {
         metadata.delete(&lost.descriptor, deadline).await.unwrap();
@@ -227,7 +229,7 @@ async fn lost_rows_are_restored(cluster: &mut TestCluster, tables: &[TableName])
     // A tablet of METADATA may have been split meanwhile.
     assert!(second_level(&cluster.client).await.len() >= before.len());
     let restored = metadata.read_range(KeyRange::all(), handle.deadline(TIMEOUT)).await.unwrap();
-    let keys = |rows: &[ebla_client::MetadataRow]| -> Vec<_> {
+    let keys = |rows: &[MetadataRow]| -> Vec<_> {
         rows.iter().filter(|row| row.descriptor.table.get() > 0).map(|row| row.key.clone()).collect()
     };
     assert_eq!(keys(&restored), keys(&rows));
@@ -240,4 +242,41 @@ async fn lost_rows_are_restored(cluster: &mut TestCluster, tables: &[TableName])
     let found = admin.check(CheckDepth::Metadata, CheckMode::Repair).await.unwrap();
     assert!(found.findings.is_empty() && !found.repaired.is_empty(), "{found:?}");
     assert!(second_level(&cluster.client).await.len() >= before.len());
+
+    false_rows_are_replaced(cluster, tables, &handle, &metadata).await;
+}
+
+/// Rows that say what no tablet has had: a later generation, a split, and another tablet.
+async fn false_rows_are_replaced(cluster: &TestCluster, tables: &[TableName], handle: &Cluster, metadata: &Metadata) {
+    let admin = cluster.client.admin();
+    let rows = metadata.read_range(KeyRange::all(), handle.deadline(TIMEOUT)).await.unwrap();
+    let of_users: Vec<_> = rows.iter().filter(|row| row.descriptor.table.get() > 0).collect();
+    let ahead = |row: &MetadataRow, tablet: TabletId, range: KeyRange| {
+        let generation = Generation::new(row.descriptor.generation.get() + 7);
+        TabletDescriptor { generation, tablet, range, ..row.descriptor.clone() }
+    };
+    let [one, split, other] = [of_users[2], of_users[TABLETS], of_users[2 * TABLETS]];
+    let unknown = |number: u64| TabletId::new(1_000_000 + number);
+    let at = split.descriptor.range.start().successor();
+    let halves = split.descriptor.range.clone().split_at(&at).unwrap();
+    let false_rows = [
+        ahead(one, one.descriptor.tablet, one.descriptor.range.clone()),
+        ahead(split, split.descriptor.tablet, halves.0),
+        ahead(split, unknown(1), halves.1),
+        ahead(other, unknown(2), other.descriptor.range.clone()),
+    ];
+    for row in &false_rows {
+        overwrite(handle, &row.row_key(), ebla_proto::convert::descriptor_to_bytes(row)).await;
+    }
+    let found = admin.check(CheckDepth::Metadata, CheckMode::ReadOnly).await.unwrap();
+    let false_ones = found.findings.iter().filter(|finding| finding.problem.contains("which no replica has"));
+    assert_eq!(false_ones.count(), false_rows.len(), "{found:?}");
+    let repaired = admin.check(CheckDepth::Metadata, CheckMode::Repair).await.unwrap();
+    assert!(repaired.findings.is_empty(), "{repaired:?}");
+    let after = metadata.read_range(KeyRange::all(), handle.deadline(TIMEOUT)).await.unwrap();
+    let of = |rows: &[MetadataRow]| -> Vec<TabletDescriptor> {
+        rows.iter().filter(|row| row.descriptor.table.get() > 0).map(|row| row.descriptor.clone()).collect()
+    };
+    assert_eq!(of(&after), of(&rows));
+    lookups_are_right(cluster, tables).await;
 }

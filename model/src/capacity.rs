@@ -79,6 +79,8 @@ pub struct Resources {
     pub files: Option<Usage>,
     /// Resident memory of the process in bytes, and the limit of its control group or the memory of the machine.
     pub memory: Option<Usage>,
+    /// Open connections of the process, and how many it accepts. They bound no tablets.
+    pub connections: Option<Usage>,
     /// The servers of the process, which share all of this; 0 counts as 1.
     pub sharers: u64,
 }

@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use crate::error::Error;
 use crate::key::RowKey;
+use crate::plain_name::is_plain_name;
 use crate::time::Micros;
 
 /// Longest name of a family, in bytes.
@@ -27,8 +28,7 @@ impl FamilyName {
     /// # Errors
     /// `InvalidArgument` when it is empty, too long, or holds another character.
     pub fn new(name: &str) -> Result<Self, Error> {
-        let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-        if name.is_empty() || name.len() > FAMILY_NAME_BYTES_MAX || !name.bytes().all(legal) {
+        if !is_plain_name(name, FAMILY_NAME_BYTES_MAX) {
             return Err(Error::invalid(format!(
                 "invalid column family name {name:?}: expected 1 to {FAMILY_NAME_BYTES_MAX} letters, digits and -_."
             )));

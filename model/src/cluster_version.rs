@@ -116,6 +116,8 @@ pub enum Feature {
     Quotas,
     /// Copies of tablets that begin before the tablet departs: steps of moves (`crate::tablet_move`).
     CopiesAhead,
+    /// Key heat: its table, whose name earlier releases cannot read.
+    KeyHeat,
 }
 
 impl Feature {
@@ -123,7 +125,7 @@ impl Feature {
     #[must_use]
     pub const fn since(self) -> ClusterVersion {
         match self {
-            Self::AggregateFamilies | Self::LocalityGroups | Self::Quotas | Self::CopiesAhead => {
+            Self::AggregateFamilies | Self::LocalityGroups | Self::Quotas | Self::CopiesAhead | Self::KeyHeat => {
                 ClusterVersion::RECORDED
             }
         }
@@ -137,6 +139,7 @@ impl Feature {
             Self::LocalityGroups => "locality groups",
             Self::Quotas => "quotas",
             Self::CopiesAhead => "copies of tablets ahead of their moves",
+            Self::KeyHeat => "key heat maps",
         }
     }
 
@@ -147,7 +150,7 @@ impl Feature {
             Self::AggregateFamilies => schema.families.iter().any(|family| family.aggregator.is_some()),
             Self::LocalityGroups => !schema.locality_groups.is_empty(),
             Self::Quotas => !schema.quotas.is_empty(),
-            Self::CopiesAhead => false,
+            Self::CopiesAhead | Self::KeyHeat => false,
         }
     }
 
@@ -247,7 +250,14 @@ mod tests {
 
     #[test]
     fn every_feature_can_be_activated_by_this_release() {
-        for feature in [Feature::AggregateFamilies, Feature::LocalityGroups, Feature::Quotas, Feature::CopiesAhead] {
+        let all = [
+            Feature::AggregateFamilies,
+            Feature::LocalityGroups,
+            Feature::Quotas,
+            Feature::CopiesAhead,
+            Feature::KeyHeat,
+        ];
+        for feature in all {
             assert!(SupportedVersions::OWN.contains(feature.since()), "{}", feature.name());
             assert_eq!(feature.check(feature.since()), Ok(()));
         }

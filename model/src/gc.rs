@@ -87,6 +87,24 @@ impl GcRule {
     }
 }
 
+impl GcRule {
+    /// The rule as the command line and cbt write it, such as `maxversions=3 && maxage=30d`.
+    #[must_use]
+    pub fn notation(&self) -> String {
+        let join = |rules: &[Self], operator: &str| rules.iter().map(Self::notation).collect::<Vec<_>>().join(operator);
+        match self {
+            Self::MaxVersions(count) => format!("maxversions={count}"),
+            Self::MaxAge(age) => match age.as_millis() {
+                millis if millis % 86_400_000 == 0 => format!("maxage={}d", millis / 86_400_000),
+                millis if millis % 1_000 == 0 => format!("maxage={}s", millis / 1_000),
+                millis => format!("maxage={millis}ms"),
+            },
+            Self::Any(rules) => join(rules, " || "),
+            Self::All(rules) => join(rules, " && "),
+        }
+    }
+}
+
 impl fmt::Display for GcRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let join = |f: &mut fmt::Formatter<'_>, members: &[Self], word: &str| {

@@ -148,6 +148,12 @@ impl TokenTable {
         self.bytes + entry_bytes(key, result) <= TOKENS_BYTES_MAX
     }
 
+    /// As [`Self::has_room`], for a token that replaces the one with the same key if it is known, as [`Self::restore`] does.
+    pub fn has_room_to_replace(&self, key: &[u8], result: Option<&Bytes>) -> bool {
+        let replaced = self.known.get(key).map_or(0, |record| entry_bytes(key, record.result.as_ref()));
+        self.bytes.saturating_sub(replaced) + entry_bytes(key, result) <= TOKENS_BYTES_MAX
+    }
+
     /// Records a write that is applied at the times `now`. It expires [`TOKEN_TTL`] after `now`, or after the first attempt
     /// if that is later.
     pub fn record(&mut self, key: Bytes, started: Option<Micros>, result: Option<Bytes>, now: GroupTimes) {
@@ -329,6 +335,9 @@ mod tests {
         assert_eq!(tokens.keys().count(), 63);
         assert!(tokens.size_bytes() <= TOKENS_BYTES_MAX);
         assert!(tokens.has_room(&next, None), "a small one still fits");
+        let known = tokens.keys().next().unwrap().clone();
+        assert!(tokens.has_room_to_replace(&known, Some(&answer)), "it is counted once");
+        assert!(!tokens.has_room(&known, Some(&answer)) && !tokens.has_room_to_replace(&next, Some(&answer)));
         tokens.expire(at(MINUTES_15 + 1));
         assert_eq!(tokens.size_bytes(), 0);
     }

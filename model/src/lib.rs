@@ -15,9 +15,10 @@
 //!   session  idempotency  group_time         exactly-once writes, and the times of a group
 //!   capacity                                 what a server can still take
 //!   tablet_move  tablet_load  tablet_event   moves of tablets between groups, the load of a tablet, and what has happened to it
+//!   heat                                     how much each part of a table's keys is used over time
 //!   highest_ids                              the ids in use, which no counter may give again
 //!   clock_offset  sync_delay  scrub          whether the clock of a server is off, or its disk slow; its search for damaged blocks
-//!   scan_cache                               what a server's cache of rows is worth
+//!   scan_cache  call_times                   what a server's cache of rows is worth; its calls of the last seconds
 //! ```
 //!
 //! Invariants: no IO, no clock, no randomness, no global state. Equal inputs give equal outputs, on every replica and in
@@ -28,9 +29,12 @@
 pub mod access;
 pub mod admin;
 pub mod aggregate;
+pub mod call_times;
 pub mod capacity;
 pub mod cell;
 pub mod clock_offset;
+pub mod cluster_event;
+pub mod cluster_name;
 pub mod cluster_version;
 pub mod codec;
 pub mod command;
@@ -41,6 +45,7 @@ pub mod gc;
 #[path = "../../tests/golden.rs"]
 mod golden;
 pub mod group_time;
+pub mod heat;
 pub mod highest_ids;
 pub mod id;
 pub mod idempotency;
@@ -50,6 +55,7 @@ pub mod locality;
 pub mod memory_groups;
 pub mod metadata;
 pub mod mutation;
+mod plain_name;
 pub mod quota;
 pub mod rmw;
 pub mod scan_cache;

@@ -7,6 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::Error;
+use crate::plain_name::is_plain_name;
 use crate::schema::NewFamily;
 
 /// The number of the group of all families that were assigned to no other.
@@ -166,8 +167,7 @@ pub enum LocalityGroupChange {
 /// # Errors
 /// `InvalidArgument` when it is empty, too long, or has other characters than letters, digits and `-_.`.
 pub fn check_group_name(name: &str) -> Result<(), Error> {
-    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    if name.is_empty() || name.len() > GROUP_NAME_BYTES_MAX || !name.bytes().all(legal) {
+    if !is_plain_name(name, GROUP_NAME_BYTES_MAX) {
         return Err(Error::invalid(format!(
             "invalid locality group name {name:?}: expected 1 to {GROUP_NAME_BYTES_MAX} letters, digits and -_."
         )));

@@ -39,6 +39,25 @@ impl TableName {
         Self("projects/-/instances/-/tables/METADATA".into())
     }
 
+    /// The name of the table of key heat ([`crate::heat`]), which no user table can have, and no request can name.
+    pub fn heat() -> Self {
+        Self("projects/-/instances/-/tables/HEAT".into())
+    }
+
+    /// Whether it is the name of a table of the system: users neither see nor name it.
+    pub fn is_system(&self) -> bool {
+        self.project() == "-"
+    }
+
+    /// Parses a name of a stored record, which may be that of a table of the system.
+    ///
+    /// # Errors
+    /// As [`Self::from_str`].
+    pub fn parse_stored(name: &str) -> Result<Self, Error> {
+        let heat = Self::heat();
+        if heat.as_str() == name { Ok(heat) } else { name.parse() }
+    }
+
     /// The whole name.
     pub fn as_str(&self) -> &str {
         &self.0

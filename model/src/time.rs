@@ -28,6 +28,12 @@ impl Micros {
         Self(millis.saturating_mul(1000))
     }
 
+    /// This many seconds after the epoch, perhaps with a fraction. Values out of range saturate, and a value that is no number is zero.
+    #[expect(clippy::cast_possible_truncation, reason = "a conversion from floats saturates")]
+    pub const fn from_secs_f64(seconds: f64) -> Self {
+        Self((seconds * 1e6) as i64)
+    }
+
     /// This time, truncated to whole milliseconds, the granularity of tables.
     #[must_use]
     pub const fn truncate_to_millis(self) -> Self {
@@ -57,6 +63,11 @@ impl Micros {
     }
 }
 
+/// Whole microseconds of a duration, at most `u64::MAX`.
+pub fn whole_micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// Whole microseconds of a duration, at most `i64::MAX`.
 fn micros_of(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
@@ -78,6 +89,9 @@ mod tests {
         assert_eq!(Micros::new(5).since(Micros::new(9)), Duration::ZERO);
         assert_eq!(Micros::MAX.since(Micros::new(i64::MIN)).as_micros(), u128::from(u64::MAX));
         assert_eq!(Micros::ZERO.minus(Duration::MAX), Micros::new(-i64::MAX));
+        assert_eq!(whole_micros(Duration::MAX), u64::MAX);
+        let of_seconds = [1.5, 1e300, f64::NAN].map(Micros::from_secs_f64);
+        assert_eq!(of_seconds, [Micros::new(1_500_000), Micros::MAX, Micros::ZERO]);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::Error;
+use crate::plain_name::parse_plain_name;
 
 /// The maximum length of a name, in bytes.
 const LENGTH_MAX: usize = 63;
@@ -26,13 +27,7 @@ impl FromStr for Zone {
     /// # Errors
     /// `InvalidArgument` for another name, with what is allowed.
     fn from_str(text: &str) -> Result<Self, Error> {
-        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        if (1..=LENGTH_MAX).contains(&text.len()) && text.bytes().all(is_allowed) {
-            return Ok(Self(text.to_owned()));
-        }
-        Err(Error::invalid(format!(
-            "{text:?} is not the name of a zone: use 1 to {LENGTH_MAX} letters, digits, '.', '_' or '-', for example rack-7"
-        )))
+        parse_plain_name(text, "zone", LENGTH_MAX, "rack-7").map(Self)
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const PROTOS: [&str; 9] = [
+const PROTOS: [&str; 11] = [
     "record.proto",
     "command.proto",
     "tablet.proto",
@@ -23,6 +23,8 @@ const PROTOS: [&str; 9] = [
     "operate.proto",
     "mounttable.proto",
     "health.proto",
+    "trace.proto",
+    "otlp.proto",
 ];
 
 #[expect(clippy::print_stdout, reason = "build scripts pass instructions to cargo on stdout")]

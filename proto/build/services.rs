@@ -146,7 +146,6 @@ const BACKUPS: &str = "copy the rows with ReadRows and MutateRows";
 const UNDELETE: &str = "protect tables with deletion_protection: deletion is permanent";
 const BUNDLES: &str = "store value schemas with the programs that read them";
 const CLUSTERS: &str = "start or stop tablet servers: ebla tablet-server";
-const HOT_TABLETS: &str = "list tablets and their servers with ebla tablet list";
 const QUERIES: &str = "write the content of the view into a table";
 
 const BIGTABLE: &[Call] = &[
@@ -237,7 +236,7 @@ const INSTANCE_ADMIN: &[Call] = &[
     unary("GetIamPolicy", "admin::iam::GetIamPolicyRequest", "admin::iam::Policy"),
     unary("SetIamPolicy", "admin::iam::SetIamPolicyRequest", "admin::iam::Policy"),
     unary("TestIamPermissions", "admin::iam::TestIamPermissionsRequest", "admin::iam::TestIamPermissionsResponse"),
-    unary("ListHotTablets", "admin::ListHotTabletsRequest", "admin::ListHotTabletsResponse").not_served(HOT_TABLETS),
+    unary("ListHotTablets", "admin::ListHotTabletsRequest", "admin::ListHotTabletsResponse"),
     unary("CreateLogicalView", "admin::CreateLogicalViewRequest", "admin::longrunning::Operation").not_served(QUERIES),
     unary("GetLogicalView", "admin::GetLogicalViewRequest", "admin::LogicalView").not_served(QUERIES),
     unary("ListLogicalViews", "admin::ListLogicalViewsRequest", "admin::ListLogicalViewsResponse").not_served(QUERIES),

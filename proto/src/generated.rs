@@ -35,6 +35,7 @@ generated! {
     service control: "From the active master to tablet servers.";
     service locate: "Cluster discovery through any tablet server.";
     service operate: "Requests of operators to the cluster.";
+    service trace: "Records of operations: what took how long.";
 }
 
 // A tenant with a package outside `ebla`.
@@ -42,3 +43,6 @@ generated!(@service mounttable "mounttable.v1", "A hierarchical name service." [
 
 // gRPC's own.
 generated!(@service health "grpc.health.v1", "Health checks." []);
+
+// OpenTelemetry's.
+generated!(@service otlp "opentelemetry.proto.collector.trace.v1", "The export of traces to collectors." []);

@@ -5,9 +5,10 @@
 //! | [`data`] | the public data API's messages, hand-written: bytes are never copied and no field is missing |
 //! | [`admin`] | the public admin API's messages, from published crates |
 //! | [`services`] | servers and clients of the public services |
-//! | [`record`] [`command`] [`tablet`] [`raft`] [`control`] [`locate`] [`operate`] | our own protos, generated |
+//! | [`record`] [`command`] [`tablet`] [`raft`] [`control`] [`locate`] [`operate`] [`trace`] | our own protos, generated |
 //! | [`mounttable`] | the messages of the mounttable, generated |
 //! | [`health`] | gRPC's health checking protocol, generated |
+//! | [`otlp`] | the protocol of OpenTelemetry's collectors for traces, generated |
 //! | [`convert`] | conversion between messages and the model; refuses malformed and unknown content |
 //! | [`raw`] | messages that are forwarded without decoding |
 //! | [`cluster_guard`] | the sender's cluster id in requests, so that requests of another cluster are refused |
@@ -26,4 +27,4 @@ pub mod raw;
 pub mod services;
 pub mod status;
 
-pub use generated::{command, control, health, locate, mounttable, operate, raft, record, tablet};
+pub use generated::{command, control, health, locate, mounttable, operate, otlp, raft, record, tablet, trace};

@@ -58,6 +58,8 @@ pub struct ChubbyDirectory {
     clock: Clock,
     /// Since when no master is active. Guards an instant.
     no_master_since: Arc<Mutex<Option<Duration>>>,
+    /// Since when Chubby is not watched. Guards an instant.
+    unwatched_since: Arc<Mutex<Option<Duration>>>,
 }
 
 impl fmt::Debug for ChubbyDirectory {
@@ -80,8 +82,9 @@ impl ChubbyDirectory {
     fn start_with(snapshot: ClusterSnapshot, chubby: SharedChubby, runtime: &Runtime) -> Self {
         let snapshot = Arc::new(RwLock::new(snapshot));
         let (changed, changes) = watch::channel(0);
-        let directory =
-            Self { chubby, snapshot, changes, clock: runtime.clock.clone(), no_master_since: Arc::default() };
+        let clock = runtime.clock.clone();
+        let unwatched_since = Arc::new(Mutex::new(Some(clock.monotonic())));
+        let directory = Self { chubby, snapshot, changes, clock, no_master_since: Arc::default(), unwatched_since };
         runtime.tasks.spawn_until_stopped("directory", watch_files(directory.clone(), changed));
         directory
     }
@@ -136,6 +139,13 @@ impl ChubbyDirectory {
         let last = snapshot.last_master.clone().filter(|_last| snapshot.master.is_none())?;
         let since = (*self.no_master_since.lock())?;
         Some((last, self.clock.monotonic().saturating_sub(since)))
+    }
+
+    /// How long Chubby has not been watched, from the start of this directory if it never was; zero while it is. The snapshot, with schemas,
+    /// policies and addresses, may have missed what was changed since.
+    pub fn unwatched_for(&self) -> Duration {
+        let since = *self.unwatched_since.lock();
+        since.map_or(Duration::ZERO, |since| self.clock.monotonic().saturating_sub(since))
     }
 
     /// Updates the instant since when no master is active.
@@ -304,9 +314,16 @@ async fn watch_files(directory: ChubbyDirectory, changed: watch::Sender<u64>) {
         match directory.start_watch().await {
             Ok(mut events) => {
                 logged = None;
+                *directory.unwatched_since.lock() = None;
                 publish(&changed);
                 while let Some(event) = events.next().await {
                     match event {
+                        // They change often, and each change of the snapshot is written to the server's folder.
+                        WatchEvent::Put(File { path, .. }) | WatchEvent::Deleted { path, .. }
+                            if paths::is_informational(&path) =>
+                        {
+                            continue;
+                        }
                         WatchEvent::Put(file) if !directory.apply(&file) => break,
                         WatchEvent::Put(_) => {}
                         WatchEvent::Deleted { path, .. } => directory.snapshot.write().delete(&path),
@@ -314,6 +331,7 @@ async fn watch_files(directory: ChubbyDirectory, changed: watch::Sender<u64>) {
                     }
                     publish(&changed);
                 }
+                *directory.unwatched_since.lock() = Some(directory.clock.monotonic());
             }
             Err(error) => {
                 let said = error.to_string();

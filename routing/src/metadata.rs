@@ -132,6 +132,39 @@ impl Metadata {
         })
     }
 
+    /// Replaces a row that describes a state that no tablet has had; without `to` it is deleted. A row with another descriptor than `present` stays.
+    ///
+    /// # Errors
+    /// `Conflict` when other writers keep changing the row; otherwise as [`Cluster::check`]. Safe to repeat.
+    pub fn replace_false<'a>(
+        &'a self,
+        present: &'a TabletDescriptor,
+        to: Option<&'a TabletDescriptor>,
+        deadline: Deadline,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let row = present.row_key();
+            for _attempt in 0..CONFLICTS_MAX {
+                let stored = self.read_row(&row, deadline).await?;
+                if stored.descriptor.as_ref() != Some(present) {
+                    return Ok(());
+                }
+                let delete = || vec![convert::mutation_to_bytes(&Mutation::DeleteRow)];
+                let replace = |to: &TabletDescriptor| {
+                    let value = convert::descriptor_to_bytes(to);
+                    let mut mutations = put_mutations(to, &value, &Annotations::default(), &stored);
+                    // It is that of another tablet or term.
+                    mutations.push(delete_column(LOCATION_FAMILY, LEADER_QUALIFIER));
+                    mutations
+                };
+                if self.compare_and_set(&row, &stored, to.map_or_else(delete, replace), deadline).await? {
+                    return Ok(());
+                }
+            }
+            Err(contended())
+        })
+    }
+
     /// Writes the row of a tablet, unless the row has a newer descriptor.
     ///
     /// # Errors

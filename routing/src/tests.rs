@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_chubby::embedded::Embedded;
+use ebla_chubby::testing::faulty::FaultyChubby;
 use ebla_chubby::{Chubby, Write, paths};
 use ebla_client as client;
 use ebla_client::locate::LeaderHint;
@@ -21,6 +22,8 @@ use ebla_runtime::Runtime;
 
 use self::fake::{Fake, TABLE, key};
 use crate::{Annotations, CasOutcome, ChubbyDirectory, Metadata, PutOutcome};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn server(id: u64, address: &str) -> Write {
     let server = record::Server { server: id, address: address.to_owned(), ..Default::default() };
@@ -51,6 +54,23 @@ async fn it_reports_the_last_master_while_none_is_active() {
         changes.changed().await.unwrap();
     }
     assert_eq!(directory.last_master().unwrap().0.address, "master:1");
+}
+
+#[tokio::test]
+async fn it_knows_for_how_long_it_has_not_watched_chubby() {
+    let runtime = Runtime::system("test");
+    let chubby = FaultyChubby::new(Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared());
+    chubby.start_outage();
+    let directory = ChubbyDirectory::start(chubby.shared(), &runtime);
+    let grows = async {
+        while directory.unwatched_for() <= Duration::from_millis(50) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(TIMEOUT, grows).await.unwrap();
+    chubby.end_outage();
+    directory.ready().await;
+    assert_eq!(directory.unwatched_for(), Duration::ZERO);
 }
 
 #[tokio::test]

@@ -6,20 +6,23 @@
 //!   /healthz   200: the process lives                               all
 //!   /readyz    200: it can serve; 503 with the reason               all
 //!
+//!   all else   the site of the process, if it has one: the console  decided by the site
+//!
 //!   accept -> (TLS) -> one of 64 connections, HTTP/1.1 -> access -> page
 //! ```
 //!
-//! The port changes nothing and serves `GET` and `HEAD` only. It must not harm the process that it observes: the 65th connection displaces the
+//! Its own pages change nothing and answer `GET` and `HEAD` only. The port must not harm the process that it observes: the 65th connection displaces the
 //! oldest one, a request has to arrive and a response has to be read in time, and few scrapes are rendered at once. `/healthz` and `/readyz`
 //! wait for nothing, so they answer while scrapes queue or a disk hangs.
 //!
-//! What is absent: HTTP/2, which no reader of these pages needs, and any action.
+//! What is absent: HTTP/2, which no reader of these pages needs, and any action of its own.
 
 mod access;
 mod connection;
 mod debug;
 mod pages;
 mod readiness;
+mod site;
 
 use std::collections::VecDeque;
 use std::io;
@@ -36,6 +39,7 @@ use self::connection::WriteTimeout;
 pub use self::debug::{ProcessInfo, shown_arguments};
 pub use self::pages::Pages;
 pub use self::readiness::Readiness;
+pub use self::site::{Place, REQUEST_BODY_BYTES_MAX, Scheme, Site, SiteBody, SiteRequest};
 use crate::Runtime;
 use crate::net::{Connection, Listener};
 use crate::serve::Protocol;
@@ -109,6 +113,7 @@ async fn accept(mut listener: Listener, pages: Pages, runtime: Runtime) {
 
 /// Serves one connection until it ends.
 async fn serve(connection: Connection, tls: Option<Tls>, pages: Pages) {
+    let scheme = if tls.is_some() { Scheme::Https } else { Scheme::Http };
     let connection = match tls {
         // A failed handshake is the client's business: it sees the reason, and anybody can cause one.
         Some(tls) => match tls.accept(Protocol::Http1, connection).await {
@@ -117,7 +122,7 @@ async fn serve(connection: Connection, tls: Option<Tls>, pages: Pages) {
         },
         None => connection,
     };
-    let service = TowerToHyperService::new(pages.routes(access::caller(&connection)));
+    let service = TowerToHyperService::new(pages.routes(access::caller(&connection), scheme));
     let stream = TokioIo::new(WriteTimeout::new(connection, WRITE_TIMEOUT));
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())

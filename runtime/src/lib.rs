@@ -17,6 +17,7 @@
 //!   peer               which connections are those of other servers
 //!   serve              a gRPC server on a listener, stopped with its tasks
 //!   metrics            what a process tells a monitoring system
+//!   trace              operations with their stages: what a slow call waited for
 //!   http_port          metrics, health and readiness over HTTP
 //!   connection_limit   how many connections a process has at once
 //!   resource_counter   reservations of a bounded resource
@@ -48,6 +49,7 @@ pub mod serve;
 pub mod step;
 pub mod tasks;
 pub mod tls;
+pub mod trace;
 pub mod units;
 pub mod watchdog;
 

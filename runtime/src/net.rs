@@ -110,6 +110,12 @@ impl Net {
         Self { connections, ..self }
     }
 
+    /// The limit of the connections of its listeners, which counts them.
+    #[must_use]
+    pub const fn connection_limit(&self) -> &ConnectionLimit {
+        &self.connections
+    }
+
     /// The same network without TLS.
     #[must_use]
     pub fn without_tls(&self) -> Self {
@@ -143,6 +149,18 @@ impl Net {
         tokio::time::timeout(CONNECT_TIMEOUT, attempt)
             .await
             .unwrap_or_else(|_elapsed| Err(io::Error::new(io::ErrorKind::TimedOut, "connect timed out")))
+    }
+
+    /// As [`Self::connect`], to the HTTP port of a process: with TLS if this network has it.
+    ///
+    /// # Errors
+    /// As [`Self::connect`]; what is wrong with the certificate of the other side, or with this one's.
+    pub async fn connect_http(&self, address: &str) -> io::Result<Connection> {
+        let connection = self.connect(address).await?;
+        match &self.tls {
+            Some(tls) => tls::connect_http1(tls, address, connection).await,
+            None => Ok(connection),
+        }
     }
 
     /// A gRPC channel to `address`, of a public client, that connects at its first call and reconnects after a disconnect. The other side may be

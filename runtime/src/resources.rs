@@ -23,9 +23,9 @@ pub trait ResourceProbe: Send + Sync + 'static {
     /// Memory of the process in bytes; `None` when it is not known.
     fn memory(&self) -> Option<Usage>;
 
-    /// All of them, for a process of `sharers` servers.
+    /// All of them but the connections, for a process of `sharers` servers.
     fn all(&self, sharers: u64) -> Resources {
-        Resources { disk: self.disk(), files: self.files(), memory: self.memory(), sharers }
+        Resources { disk: self.disk(), files: self.files(), memory: self.memory(), connections: None, sharers }
     }
 }
 

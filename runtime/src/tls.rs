@@ -31,7 +31,7 @@ use rustls::{ClientConfig, ServerConfig};
 use tracing::{info, warn};
 
 use self::config::{Configs, Contents, Fault};
-pub(crate) use self::handshake::{HANDSHAKE_RECORD, Refusal, connect, end_tls};
+pub(crate) use self::handshake::{HANDSHAKE_RECORD, Refusal, connect, connect_http1, end_tls};
 pub use self::identity::{Identity, InvalidIdentity, Role, Security};
 use crate::clock::Clock;
 use crate::net::Connection;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ebla_model::time::whole_micros;
 use parking_lot::{Condvar, Mutex};
 use tracing::warn;
 
@@ -40,7 +41,7 @@ impl PollWatch {
 
     /// A poll begins; it ends when the result is dropped.
     pub fn enter(&self) -> PollGuard<'_> {
-        self.began.store(micros(self.clock.monotonic()).max(1), Ordering::Relaxed);
+        self.began.store(whole_micros(self.clock.monotonic()).max(1), Ordering::Relaxed);
         PollGuard(self)
     }
 
@@ -71,10 +72,6 @@ impl Drop for PollGuard<'_> {
             warn!(task, millis, "a task has not yielded for long; heartbeats of its groups were delayed");
         }
     }
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// What was reported about a task: a poll is reported when it becomes long, and each time its length has doubled.

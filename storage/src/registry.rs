@@ -144,7 +144,7 @@ pub struct Registry {
     /// Serialises changes; held during their IO.
     changes: Mutex<Health>,
     /// Excludes other processes while it is open.
-    _lock: File,
+    lock: File,
 }
 
 /// Whether changes can still be written.
@@ -167,7 +167,7 @@ impl Registry {
         let repair = repair::plan(&recorded, &folder_names(&dir.join(GROUPS))?);
         apply_repair(dir, &repair)?;
         let current = RwLock::new(Arc::new(repair.state));
-        let registry = Self { dir: dir.to_owned(), current, changes: Mutex::new(Health::Good), _lock: lock };
+        let registry = Self { dir: dir.to_owned(), current, changes: Mutex::new(Health::Good), lock };
         // Written even without a change: a folder that was ever used has a registry, so a missing one means damage.
         registry.change(|_| Ok(()))?;
         Ok(registry)
@@ -449,6 +449,13 @@ fn first_folder(group: GroupReplica) -> String {
 fn next_folder(group: GroupReplica, current: &str) -> String {
     let number = current.rsplit_once('.').and_then(|(_, number)| number.parse::<u64>().ok()).unwrap_or(0);
     format!("{}.{}", first_folder(group), number.saturating_add(1))
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        // Not only by closing the file: a child that another thread has just forked has a copy of it until it executes its program.
+        let _released = rustix::fs::flock(&self.lock, rustix::fs::FlockOperation::Unlock);
+    }
 }
 
 fn lock_folder(dir: &Path) -> Result<File, RegistryError> {

@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ebla_model::heat::HeatOption;
 use ebla_model::zone::Zone;
+use ebla_routing::CollectorAddress;
+use ebla_runtime::trace::TraceOptions;
 use ebla_runtime::units::ByteSize;
 use ebla_runtime::{ResourceProbe, SystemResources};
 use ebla_storage::disk::{Disk, RealDisk};
@@ -69,6 +72,12 @@ pub struct ServerOptions {
     pub zone: Option<Zone>,
     /// Access control of the public API; `None`: every caller may do everything.
     pub access: Option<AccessOptions>,
+    /// Whether key heat is collected.
+    pub heat: HeatOption,
+    /// Which operations are recorded.
+    pub traces: TraceOptions,
+    /// Where records are exported to; `None`: nowhere.
+    pub collector: Option<CollectorAddress>,
 }
 
 /// When and how fast all stores are read, to find damaged blocks.
@@ -156,6 +165,9 @@ impl ServerOptions {
             scrub: ScrubOptions::default(),
             zone: None,
             access: None,
+            heat: HeatOption::Off,
+            traces: TraceOptions::default(),
+            collector: None,
         }
     }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ebla_model::Reason;
+use ebla_model::capacity::Resources;
 use ebla_model::command::NewTablet;
 use ebla_model::error::Error;
 use ebla_model::id::{
@@ -24,20 +25,23 @@ use ebla_proto::control::control_server::Control;
 use ebla_proto::control::{self as wire, apply_request, import_reply};
 use ebla_proto::{convert, status};
 use ebla_routing::ChubbyDirectory;
+use ebla_runtime::ConnectionLimit;
 use ebla_storage::registry::Identity;
 use tonic::{Request, Response, Status};
 
 use crate::config::ServerOptions;
 use crate::deadline::timeout;
 use crate::evidence;
-use crate::raft::{GroupReplica, TransferError};
+use crate::front::FrontMetrics;
+use crate::raft::TransferError;
+use crate::replica_reports::{not_running_report, replica_report};
 use crate::rpc::call_status;
 use crate::tablet::failure::Failure;
 use crate::tablet::handler::wire_error;
 use crate::tablet::lifecycle::digest::Digest;
 use crate::tablet::lifecycle::manager::{CreateOutcome, InitialState, QuorumLoss, TabletManager};
 use crate::tablet::lifecycle::replica_change::ReplicaChange;
-use crate::tablet::{ReplicaReport, TableSizes, Tablet, TabletGroup, TabletReport};
+use crate::tablet::{TableSizes, Tablet, TabletGroup};
 
 /// Serves `ebla.control.Control`.
 #[derive(Clone, Debug)]
@@ -49,16 +53,23 @@ pub struct ControlService {
     split_bytes: u64,
     /// The same for a tablet of METADATA.
     metadata_split_bytes: u64,
+    /// Counts the connections of the process.
+    connections: ConnectionLimit,
+    /// Counts the calls of clients.
+    front: FrontMetrics,
 }
 
 impl ControlService {
-    /// Executes requests on these replicas. `directory`: Chubby's files as this server has last seen them; `options`: of the server.
+    /// Executes requests on these replicas. `directory`: Chubby's files as this server has last seen them; `options`: of the server;
+    /// `connections`: what counts the connections of its process; `front`: what counts the calls of clients.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         manager: &Arc<TabletManager>,
         directory: &ChubbyDirectory,
         incarnation: Incarnation,
         options: &ServerOptions,
+        connections: &ConnectionLimit,
+        front: &FrontMetrics,
     ) -> Self {
         Self {
             manager: Arc::clone(manager),
@@ -66,6 +77,8 @@ impl ControlService {
             incarnation,
             split_bytes: options.split_bytes.bytes(),
             metadata_split_bytes: options.metadata_split_bytes.bytes(),
+            connections: connections.clone(),
+            front: front.clone(),
         }
     }
 
@@ -378,7 +391,9 @@ impl Control for ControlService {
         let reports = self.manager.maintenance().run(move || (manager.report(), manager.capacity().resources())).await;
         let (reports, resources) =
             reports.map_err(|error| error_status(&Error::new(Reason::Unavailable, error.to_string())))?;
+        let resources = Resources { connections: Some(self.connections.usage()), ..resources };
         let mut replicas: Vec<_> = reports.iter().map(replica_report).collect();
+        let calls = self.front.last_calls(self.manager.clock().monotonic());
         let damaged = self.manager.quarantined().into_iter();
         replicas.extend(damaged.map(|id| wire::ReplicaReport { quarantined: true, ..not_running_report(id) }));
         replicas.extend(
@@ -401,6 +416,7 @@ impl Control for ControlService {
             memory_groups: Some(convert::memory_groups_to_proto(&self.manager.shared().memory_groups())),
             split_bytes: self.split_bytes,
             metadata_split_bytes: self.metadata_split_bytes,
+            calls: calls.as_ref().map(convert::call_times_to_proto),
         }))
     }
 
@@ -540,38 +556,6 @@ fn transfer_failure(group: &TabletGroup, error: TransferError) -> Failure {
             Failure::new(Reason::Unavailable, error.to_string())
         }
     }
-}
-
-fn replica_report(report: &ReplicaReport) -> wire::ReplicaReport {
-    wire::ReplicaReport {
-        group: Some(convert::group_to_proto(&report.descriptor)),
-        replica: report.replica.get(),
-        leads: report.is_leader,
-        term: report.term.get(),
-        tablets: report.tablets.iter().map(tablet_report).collect(),
-        applied: Some(convert::log_id_to_proto(report.applied)),
-        quarantined: false,
-        idle: false,
-        settled: report.settled,
-        heard: report.heard.iter().map(|replica| replica.get()).collect(),
-        last: Some(convert::log_id_to_proto(report.last)),
-        time_micros: report.time.get(),
-    }
-}
-
-fn tablet_report(tablet: &TabletReport) -> wire::TabletReport {
-    wire::TabletReport {
-        tablet: Some(convert::tablet_record_to_proto(&tablet.descriptor)),
-        size_bytes: tablet.size_bytes,
-        schema_version: tablet.schema_version.get(),
-        load: Some(convert::tablet_load_to_proto(&tablet.load)),
-    }
-}
-
-/// The report on a replica that does not run.
-fn not_running_report(id: GroupReplica) -> wire::ReplicaReport {
-    let group = ebla_proto::record::GroupDescriptor { group: id.group.get(), ..Default::default() };
-    wire::ReplicaReport { group: Some(group), replica: id.replica.get(), ..Default::default() }
 }
 
 fn replica_digest(tablet: &Tablet, digest: &Digest) -> wire::ReplicaDigest {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ebla_model::error::Error;
+use ebla_model::time::whole_micros;
 use ebla_runtime::{Rng, Runtime};
 use ebla_storage::log::{CommitLog, LogError, LogOptions, LogStep};
 use tokio::sync::Notify;
@@ -32,7 +33,7 @@ impl SyncLatency {
 
     /// Changes the latency, also of the sync in progress.
     pub fn set(&self, latency: Duration) {
-        self.0.store(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.0.store(whole_micros(latency), Ordering::Relaxed);
     }
 
     fn get(&self) -> Duration {

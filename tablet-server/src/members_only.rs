@@ -2,7 +2,8 @@
 //!
 //! - Raft and the orders of the master: masters and tablet servers.
 //! - Tablets: anybody, as clients of this project call them directly; but with access control only masters, tablet servers and mounttables,
-//!   because the rights of callers are checked on the public API.
+//!   because the rights of callers are checked on the public API. The rights of a mounttable are checked here too
+//!   ([`crate::guarded_tablets`]), and it cannot write METADATA.
 //!
 //! The decision is [`ebla_runtime::members_only`].
 
@@ -11,12 +12,14 @@ use ebla_runtime::tls::Role;
 use ebla_runtime::{ConnectionInfo, Security, callers_only};
 use tonic::{Extensions, Request, Status};
 
+use crate::tablet::handler::WritableTables;
+
 /// Who may call the service of tablets, and learn where tablets are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TabletCallers {
     /// Everybody.
     All,
-    /// Those whom the cluster trusts: masters, tablet servers and mounttables.
+    /// Members of the cluster, and mounttables, whose rights are checked.
     Trusted,
 }
 
@@ -53,6 +56,21 @@ pub(crate) fn tablet_callers(
             checked.map(|()| request).map_err(|error| to_status(&error))
         }
     }
+}
+
+/// The tables that the caller of a request with these extensions may write by the service of tablets.
+pub(crate) fn writable_tables(extensions: &Extensions) -> WritableTables {
+    let identity = extensions.get::<ConnectionInfo>().and_then(|info| info.security.identity());
+    match identity.map(|identity| identity.role()) {
+        Some(Role::Mounttable) => WritableTables::OfUsers,
+        _ => WritableTables::All,
+    }
+}
+
+/// Whether the caller of a request with these extensions is a member of the cluster: a master, a tablet server, or this process. Without TLS no
+/// caller can prove it, and each counts as one.
+pub(crate) fn is_member(extensions: &Extensions) -> bool {
+    extensions.get::<ConnectionInfo>().is_none_or(|info| info.security.allows_cluster_services())
 }
 
 fn is_trusted(security: &Security) -> bool {
@@ -106,5 +124,14 @@ mod tests {
             );
             assert_eq!(called_by(TabletCallers::Trusted, security), Err(Reason::PermissionDenied));
         }
+    }
+
+    #[test]
+    fn mounttables_do_not_write_metadata() {
+        assert_eq!(writable_tables(request(of(Role::Mounttable)).extensions()), WritableTables::OfUsers);
+        for other in [of(Role::TabletServer), of(Role::Master), Security::Plain] {
+            assert_eq!(writable_tables(request(other).extensions()), WritableTables::All);
+        }
+        assert_eq!(writable_tables(&Extensions::new()), WritableTables::All, "inside a process");
     }
 }

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use ebla_model::capacity::WriteState;
 use ebla_model::id::{LogId, LogIndex};
+use ebla_routing::ChubbyDirectory;
 use ebla_runtime::metrics::{Family, Sample, SampleValue, Source};
+use ebla_runtime::trace;
 use ebla_storage::store::StoreActivity;
 use futures::future::BoxFuture;
 
@@ -176,6 +178,12 @@ static MASTER_KNOWN: Family = Family::gauge(
     SERVER,
     "Whether an active master is registered in Chubby, as the server sees it",
 );
+static DIRECTORY_AGE: Family = Family::gauge(
+    "ebla_chubby_directory_age_seconds",
+    SERVER,
+    "How long the server has not watched Chubby, from its start if it has not since; 0 while it does. So old may the schemas, the policies of \
+     access control and the addresses be that it uses",
+);
 static DRAINING: Family = Family::gauge("ebla_tablet_server_draining", SERVER, "Whether the server is stopping");
 static RESPONSE_MEMORY: Family = Family::gauge(
     "ebla_front_response_memory_bytes",
@@ -272,6 +280,7 @@ static OWN_FAMILIES: &[&Family] = &[
     &DAMAGED_KEPT,
     &REGISTERED,
     &MASTER_KNOWN,
+    &DIRECTORY_AGE,
     &DRAINING,
     &RESPONSE_MEMORY,
     &MEMTABLES,
@@ -293,7 +302,7 @@ static OWN_FAMILIES: &[&Family] = &[
 
 /// All metrics of a tablet server.
 pub fn families() -> impl Iterator<Item = &'static Family> {
-    front::FAMILIES.iter().chain(OWN_FAMILIES).copied()
+    front::FAMILIES.iter().chain(OWN_FAMILIES).chain(trace::FAMILIES).copied()
 }
 
 /// What a server measures in memory.
@@ -304,7 +313,7 @@ pub(crate) struct ServerSource {
     pub(crate) responses: ResponseBudget,
     pub(crate) readiness: Arc<ServerReadiness>,
     pub(crate) metadata_writer: Weak<MetadataWriter>,
-    pub(crate) knows_master: Box<dyn Fn() -> bool + Send + Sync>,
+    pub(crate) directory: ChubbyDirectory,
 }
 
 /// What the stores of a server tell about themselves.
@@ -359,7 +368,8 @@ impl Source for ServerSource {
 impl ServerSource {
     fn add_service(&self, samples: &mut Samples, manager: &TabletManager) {
         samples.add(&REGISTERED, self.readiness.is_registered());
-        samples.add(&MASTER_KNOWN, (self.knows_master)());
+        samples.add(&MASTER_KNOWN, self.directory.master().is_some());
+        samples.add(&DIRECTORY_AGE, self.directory.unwatched_for().as_secs_f64());
         samples.add(&DRAINING, manager.is_draining());
         samples.add(&RESPONSE_MEMORY, self.responses.in_use());
     }

@@ -18,13 +18,13 @@ use ebla_runtime::call_stream::{self, Received};
 use ebla_storage::log::CommitLog;
 use futures::{FutureExt as _, Stream, StreamExt as _};
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Extensions, Request, Response, Status, Streaming};
 
 use crate::deadline;
+use crate::guarded_tablets::{CallerTablets, GuardedTablets};
 use crate::members_only::TabletCallers;
 use crate::raft::RaftCounters;
 use crate::response_budget::ReadAccount;
-use crate::tablet::handler::TabletHandler;
 
 /// The largest message received or sent: a row may be as large as the API allows.
 pub const MESSAGE_BYTES_MAX: usize = ebla_client::channel::MESSAGE_BYTES_MAX;
@@ -37,7 +37,7 @@ const STREAM_REPLY_BYTES_MAX: usize = 128 * 1024;
 /// Serves `ebla.tablet.Tablets`.
 #[derive(Clone, Debug)]
 pub struct TabletService {
-    handler: TabletHandler,
+    tablets: GuardedTablets,
     directory: ChubbyDirectory,
     /// Cancelled when the server stops: streams of calls end.
     closing: CancellationToken,
@@ -46,8 +46,13 @@ pub struct TabletService {
 impl TabletService {
     /// Serves the local replicas, to callers that name this directory's cluster, until `closing` is cancelled.
     #[must_use]
-    pub const fn new(handler: TabletHandler, directory: ChubbyDirectory, closing: CancellationToken) -> Self {
-        Self { handler, directory, closing }
+    pub(crate) const fn new(tablets: GuardedTablets, directory: ChubbyDirectory, closing: CancellationToken) -> Self {
+        Self { tablets, directory, closing }
+    }
+
+    /// The tablets for the caller of a request with these extensions.
+    fn tablets_for(&self, extensions: &Extensions) -> Result<CallerTablets, Status> {
+        self.tablets.for_caller(extensions).map_err(|error| status::to_status(&error))
     }
 
     /// The message, and what is left of its sender's timeout. Fails when the sender names another cluster.
@@ -60,16 +65,16 @@ impl TabletService {
 }
 
 /// The reply to a call on a stream.
-async fn serve_call(handler: TabletHandler, call: wire::Call) -> wire::CallReply {
+async fn serve_call(tablets: CallerTablets, call: wire::Call) -> wire::CallReply {
     let timeout = Duration::from_micros(call.timeout_micros).min(deadline::TIMEOUT_MAX);
     let outcome = match call.request {
-        Some(CallRequest::Read(request)) => handler.read_once(request, timeout).await.map(|reply| match reply {
+        Some(CallRequest::Read(request)) => tablets.read_once(request, timeout).await.map(|reply| match reply {
             Some(reply) if reply.response.len() <= STREAM_REPLY_BYTES_MAX => Outcome::Read(reply),
             _ => Outcome::Oversized(true),
         }),
-        Some(CallRequest::Write(request)) => handler.write(request, timeout).await.map(Outcome::Write),
-        Some(CallRequest::Check(request)) => handler.check(request, timeout).await.map(Outcome::Check),
-        Some(CallRequest::Modify(request)) => handler.modify(request, timeout).await.map(Outcome::Modify),
+        Some(CallRequest::Write(request)) => tablets.write(request, timeout).await.map(Outcome::Write),
+        Some(CallRequest::Check(request)) => tablets.check(request, timeout).await.map(Outcome::Check),
+        Some(CallRequest::Modify(request)) => tablets.modify(request, timeout).await.map(Outcome::Modify),
         Some(CallRequest::Cancel(_)) | None => {
             Err(Error::invalid("the call has no request that this server knows").into())
         }
@@ -97,8 +102,9 @@ impl Tablets for TabletService {
 
     async fn read(&self, request: Request<wire::ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
         let account = request.extensions().get::<ReadAccount>().cloned();
+        let tablets = self.tablets_for(request.extensions())?;
         let (request, timeout) = self.parts(request)?;
-        let stream = self.handler.read(request, timeout).await.map_err(|error| call_status(&error))?;
+        let stream = tablets.read(request, timeout).await.map_err(|error| call_status(&error))?;
         let hold = move |part: &Result<wire::ReadReply, CallError>| {
             if let (Some(account), Ok(part)) = (&account, part) {
                 account.hold(part.held_bytes);
@@ -108,29 +114,32 @@ impl Tablets for TabletService {
     }
 
     async fn write(&self, request: Request<wire::WriteRequest>) -> Result<Response<wire::WriteReply>, Status> {
+        let tablets = self.tablets_for(request.extensions())?;
         let (request, timeout) = self.parts(request)?;
-        self.handler.write(request, timeout).await.map(Response::new).map_err(|error| call_status(&error))
+        tablets.write(request, timeout).await.map(Response::new).map_err(|error| call_status(&error))
     }
 
     async fn check(&self, request: Request<wire::CheckRequest>) -> Result<Response<wire::CheckReply>, Status> {
+        let tablets = self.tablets_for(request.extensions())?;
         let (request, timeout) = self.parts(request)?;
-        self.handler.check(request, timeout).await.map(Response::new).map_err(|error| call_status(&error))
+        tablets.check(request, timeout).await.map(Response::new).map_err(|error| call_status(&error))
     }
 
     async fn modify(&self, request: Request<wire::ModifyRequest>) -> Result<Response<wire::ModifyReply>, Status> {
+        let tablets = self.tablets_for(request.extensions())?;
         let (request, timeout) = self.parts(request)?;
-        self.handler.modify(request, timeout).await.map(Response::new).map_err(|error| call_status(&error))
+        tablets.modify(request, timeout).await.map(Response::new).map_err(|error| call_status(&error))
     }
 
     async fn exchange(
         &self,
         request: Request<Streaming<wire::Call>>,
     ) -> Result<Response<Self::ExchangeStream>, Status> {
+        let tablets = self.tablets_for(request.extensions())?;
         let (calls, _timeout) = self.parts(request)?;
-        let handler = self.handler.clone();
         let receive = move |call: wire::Call| match call.request {
             Some(CallRequest::Cancel(_)) => Received::Cancellation(call.call),
-            _ => Received::Call(Some(call.call), serve_call(handler.clone(), call).boxed()),
+            _ => Received::Call(Some(call.call), serve_call(tablets.clone(), call).boxed()),
         };
         let closing = self.closing.clone().cancelled_owned();
         let replies = call_stream::replies(calls, CALLS_IN_FLIGHT_MAX, closing, receive);
@@ -138,8 +147,9 @@ impl Tablets for TabletService {
     }
 
     async fn sample(&self, request: Request<wire::SampleRequest>) -> Result<Response<wire::SampleReply>, Status> {
+        let tablets = self.tablets_for(request.extensions())?;
         let (request, _limit) = self.parts(request)?;
-        self.handler.sample(request).await.map(Response::new).map_err(|error| call_status(&error))
+        tablets.sample(request).await.map(Response::new).map_err(|error| call_status(&error))
     }
 }
 
@@ -183,8 +193,10 @@ impl Locate for LocateService {
         let (last_master, lost) = self.directory.last_master().unzip();
         let may_call = self.callers.include(request.extensions());
         let schemas = if may_call { self.directory.schemas() } else { Vec::new() };
+        // Clients do not name tables of the system.
         let tables = schemas
             .into_iter()
+            .filter(|schema| !schema.name.is_system())
             .map(|schema| TableName { name: schema.name.as_str().to_owned(), table: schema.table.get() });
         let root = self.directory.root_tablet().filter(|_root| may_call);
         Ok(Response::new(ClusterReply {
@@ -195,6 +207,7 @@ impl Locate for LocateService {
             tables: tables.collect(),
             last_master: last_master.map(master_to_proto),
             master_lost_millis: lost.map_or(0, |lost: Duration| u64::try_from(lost.as_millis()).unwrap_or(u64::MAX)),
+            public_api_only: !may_call,
         }))
     }
 

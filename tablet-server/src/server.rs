@@ -24,8 +24,10 @@ use ebla_proto::control::control_server::ControlServer;
 use ebla_proto::health::health_server::HealthServer;
 use ebla_proto::locate::locate_server::LocateServer;
 use ebla_proto::tablet::tablets_server::TabletsServer;
-use ebla_routing::{ChubbyDirectory, HealthService, ReadinessCheck};
+use ebla_proto::trace::server_traces_server::ServerTracesServer;
+use ebla_routing::{ChubbyDirectory, HealthService, ReadinessCheck, ServerTracesService, start_trace_export};
 use ebla_runtime::metrics::Source;
+use ebla_runtime::trace::{Origin, Recorder, TraceSource, WithTrace};
 use ebla_runtime::{Blocking, Listener, Runtime, ServeOptions, Watchdog, serve};
 use ebla_storage::log::CommitLog;
 use ebla_storage::registry::{Identity, Registry};
@@ -46,16 +48,19 @@ use crate::deadline::WithArrival;
 use crate::directory_cache::DirectoryCache;
 use crate::drain::{self, DrainOutcome};
 use crate::front::{self, FrontConfig, FrontMetrics};
+use crate::guarded_tablets::GuardedTablets;
+use crate::heat;
 use crate::log_writer;
 use crate::maintenance::{self, MaintenanceLimits};
 use crate::members_only::{TabletCallers, members_only, tablet_callers};
 use crate::metadata_writer::MetadataWriter;
 use crate::metrics::{ServerSource, StoreSource};
+use crate::middleware::GrpcService;
 use crate::opened_disk::open_disk;
 use crate::raft::{AddressBook, BlockingPools, Network, NetworkOptions};
 use crate::readiness::ServerReadiness;
 use crate::registration::{self, Registration, RegistrationStatus};
-use crate::response_budget::{ReadService, ResponseBudget, WithResponseBudget};
+use crate::response_budget::{ReadBudget, ReadService, ResponseBudget};
 use crate::router::{LocalHandlers, Router};
 use crate::rpc::{LocateService, MESSAGE_BYTES_MAX, TabletService};
 use crate::slow_disk;
@@ -180,7 +185,9 @@ impl TabletServer {
             })
             .await?;
             let responses = ResponseBudget::new(config.options.response_bytes, runtime.clock.clone());
-            let handler = TabletHandler::new(Arc::clone(&manager), runtime.clock.clone(), responses.memory());
+            let recorder = Recorder::new(server, config.options.traces, runtime.clock.clone());
+            let (clock, memory) = (runtime.clock.clone(), responses.memory());
+            let handler = TabletHandler::new(Arc::clone(&manager), clock, memory, Arc::clone(&recorder));
             let local_handlers = config.options.local_servers.router.clone();
             let directory_handle = Arc::new(directory.clone()) as Arc<dyn Directory>;
             let router = Router::new(server, handler.clone(), local_handlers.clone(), directory_handle, &background);
@@ -192,7 +199,14 @@ impl TabletServer {
                 handler,
                 log: disk.log.clone(),
                 directory: directory.clone(),
-                control: ControlService::new(&manager, &directory, incarnation, &config.options),
+                control: ControlService::new(
+                    &manager,
+                    &directory,
+                    incarnation,
+                    &config.options,
+                    runtime.net.connection_limit(),
+                    &front_metrics,
+                ),
                 network: Arc::clone(&network),
                 front: FrontConfig {
                     cluster: cluster.clone(),
@@ -203,6 +217,7 @@ impl TabletServer {
                     responses: responses.clone(),
                     access: config.options.access.clone(),
                     metrics: front_metrics.clone(),
+                    recorder: Arc::clone(&recorder),
                 },
                 readiness: Arc::clone(&readiness),
             };
@@ -211,17 +226,20 @@ impl TabletServer {
             let address = config.advertise.clone().unwrap_or_else(|| listener.local_addr().to_string());
             services.serve(listener, &serving)?;
             responses.start(&background);
+            if let Some(collector) = &config.options.collector {
+                start_trace_export(&recorder, collector, &background)?;
+            }
             clock_exchange::start(&manager, &directory, &background);
             slow_disk::start(&manager, &background);
             maintenance::start_scrubber(&manager, config.options.scrub, &background);
             maintenance::start(&manager, maintenance_limits(&config.options), &background);
+            heat::start(config.options.heat, &manager, (&directory, &cluster), incarnation, &background);
             persist_cluster_id(&manager, &directory, &background);
             directory_cache.persist_changes(&directory, manager.maintenance(), &background);
             let (zone, ttl) = (config.options.zone.clone(), config.options.lease_ttl);
             let registration = Registration { server, address: address.clone(), incarnation, zone, ttl };
             let registration_status = registration::maintain(registration, Arc::clone(&disk.registry), chubby, &lease);
             readiness.observe(&registration_status, &background.tasks);
-            let of_master = directory.clone();
             let in_memory = ServerSource {
                 manager: Arc::downgrade(&manager),
                 front: front_metrics,
@@ -229,10 +247,11 @@ impl TabletServer {
                 responses: responses.clone(),
                 readiness: Arc::clone(&readiness),
                 metadata_writer: Arc::downgrade(&metadata_writer),
-                knows_master: Box::new(move || of_master.master().is_some()),
+                directory: directory.clone(),
             };
+            let stores = StoreSource { manager: Arc::downgrade(&manager) };
             let metrics: Vec<Arc<dyn Source>> =
-                vec![Arc::new(in_memory), Arc::new(StoreSource { manager: Arc::downgrade(&manager) })];
+                vec![Arc::new(in_memory), Arc::new(stores), Arc::new(TraceSource::new(recorder))];
             info!(%server, address, "tablet server started");
             let log = disk.log;
             Ok(Self {
@@ -416,17 +435,22 @@ const HEALTH_SERVICES: &[&str] = &[
 
 impl Services {
     fn serve(self, listener: Listener, runtime: &Runtime) -> Result<(), Error> {
-        let tablets =
-            TabletsServer::new(TabletService::new(self.handler, self.directory.clone(), runtime.tasks.token()))
-                .max_decoding_message_size(MESSAGE_BYTES_MAX)
-                .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        let tablets = WithResponseBudget::new(tablets, ReadService::Tablets, self.front.responses.clone());
+        let access = front::start_access(&self.front)?;
+        let tablets = GuardedTablets::new(self.handler, access.clone());
+        let tablets = TabletsServer::new(TabletService::new(tablets, self.directory.clone(), runtime.tasks.token()))
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let tablets = tablets.with(ReadBudget::new(ReadService::Tablets, self.front.responses.clone()));
         let tablets = WithArrival::new(tablets, runtime.clock.clone());
         let callers = if self.front.access.is_some() { TabletCallers::Trusted } else { TabletCallers::All };
         let tablets = InterceptedService::new(tablets, tablet_callers(callers));
         let control = ControlServer::new(self.control)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let traces = ServerTracesServer::new(ServerTracesService::new(Arc::clone(&self.front.recorder)))
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        // After the check of the caller, which decides whether a trace is sampled.
+        let control = WithTrace::new(control, Arc::clone(&self.front.recorder), Origin::Server);
         let readiness = self.readiness;
         let health = HealthService::new(HEALTH_SERVICES, Arc::new(move || readiness.now()), runtime.tasks.token());
         let routes = Routes::new(tablets)
@@ -437,9 +461,10 @@ impl Services {
                 callers,
             )))
             .add_service(InterceptedService::new(control, members_only))
+            .add_service(InterceptedService::new(traces, members_only))
             .add_service(InterceptedService::new(self.network.service(), members_only))
             .add_service(HealthServer::new(health));
-        serve(&runtime.tasks, listener, front::add_services(routes, self.front)?, ServeOptions::default());
+        serve(&runtime.tasks, listener, front::add_services(routes, self.front, access), ServeOptions::default());
         Ok(())
     }
 }

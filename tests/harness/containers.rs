@@ -5,24 +5,28 @@
 //! container that is disconnected from the network can be queried too. Containers address each other by name; a container
 //! that is reconnected has another address.
 //!
-//! Projects are called `ebla-test-PID-on` and `-off`, by their security. What a test that was killed left behind is found by that name and removed by the
+//! Projects are called `ebla-test-PID-NUMBER`. What a test that was killed left behind is found by that name and removed by the
 //! next one; a developer's own cluster has another name and no port in common.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::process::Command;
 
 use crate::cluster::{Cluster, Direction, Node, Role};
+use crate::secured::Security;
 
 /// Timeout of a call of `docker`, which can take many seconds under load.
 const DOCKER_MAX: Duration = Duration::from_secs(180);
 /// Making images and starting: the base image is a download of a hundred megabytes, once.
 const START_MAX: Duration = Duration::from_secs(15 * 60);
+/// How often a Prometheus is asked, once a second: it scrapes every 15 s, and processes may still be starting.
+const SCRAPE_ATTEMPTS: u32 = 120;
 /// Timeout until the cluster is healthy, longer than many leases.
 const WHOLE_SECONDS: u64 = 150;
 /// Timeout until the balance has given each server a replica.
@@ -63,23 +67,7 @@ pub fn missing() -> Option<String> {
     None
 }
 
-/// Whether a cluster has TLS and access control.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Security {
-    /// Both, as deploy/compose.yaml has them.
-    On,
-    /// None: as `SECURITY=off`.
-    Off,
-}
-
 impl Security {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::On => "on",
-            Self::Off => "off",
-        }
-    }
-
     const fn scheme(self) -> &'static str {
         match self {
             Self::On => "https",
@@ -111,9 +99,10 @@ impl ContainerCluster {
     /// # Errors
     /// As [`Self::start`].
     pub async fn start_with(program: &Path, security: Security, tablet_servers: usize) -> io::Result<Self> {
+        // Tests of one process run side by side, each with its cluster.
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
         sweep();
-        // Two tests of one process may have a cluster each.
-        let project = format!("{PREFIX}{}-{}", std::process::id(), security.name());
+        let project = format!("{PREFIX}{}-{}", std::process::id(), STARTED.fetch_add(1, Ordering::Relaxed));
         let cluster = Self { project, security, tablet_servers, partitioned: BTreeSet::new() };
         let mut up = Command::from(script(&cluster.project));
         up.env("SECURITY", security.name()).env("SERVERS", tablet_servers.to_string()).arg("up").arg(program);
@@ -131,6 +120,28 @@ impl ContainerCluster {
         output(&format!("have {tablet_servers} tablet servers"), scale, START_MAX).await?;
         self.tablet_servers = tablet_servers;
         Ok(())
+    }
+
+    /// Adds a Prometheus, and returns when it scrapes `wanted` processes of Ebla.
+    ///
+    /// # Errors
+    /// When its image or its container cannot be made, or when it does not scrape that number in time; with its last answer.
+    pub async fn add_metrics(&mut self, wanted: usize) -> io::Result<()> {
+        let mut add = Command::from(script(&self.project));
+        add.arg("scale").env("SERVERS", self.tablet_servers.to_string()).env("METRICS", "on");
+        output("add a Prometheus", add, START_MAX).await?;
+        let container = format!("{}-prometheus", self.project);
+        let query = r#"count(up{job="ebla"} == 1)"#;
+        let asked = ["exec", &container, "promtool", "query", "instant", "http://127.0.0.1:9090", query];
+        let mut said = String::new();
+        for _attempt in 0..SCRAPE_ATTEMPTS {
+            said = docker(&asked).await.unwrap_or_else(|error| error.to_string());
+            if said.contains(&format!("=> {wanted} @")) {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        Err(io::Error::other(format!("{wanted} processes are not scraped: {said}\n{}", log_tail(&container))))
     }
 
     /// Returns when each tablet server has a replica.
@@ -153,7 +164,8 @@ impl ContainerCluster {
         tokio::time::timeout(SPREAD_MAX, spread).await.map_err(late).flatten()
     }
 
-    /// Starts `ebla verify` with these arguments in a separate container on the cluster's network, and returns when it writes.
+    /// Starts `ebla verify` with these arguments in a separate container on the cluster's network, with the token of the operator if there is
+    /// one, and returns when it writes.
     ///
     /// # Errors
     /// When it cannot be started, or does not start to write; with its output.
@@ -163,6 +175,11 @@ impl ContainerCluster {
         let mut line = vec!["run", "--detach", "--init", "--memory", "1g", "--network", &self.project];
         line.extend(["--dns", "127.0.0.1", "--dns-option", "timeout:1", "--dns-option", "attempts:1"]);
         let image = image(&self.project);
+        let files = format!("{}_operator-files:/etc/ebla:ro", self.project);
+        if self.security == Security::On {
+            line.extend(["--volume", &files, "--env", "EBLA_TLS_CA=/etc/ebla/ca.crt"]);
+            line.extend(["--env", "EBLA_TOKEN_FILE=/etc/ebla/operator.token"]);
+        }
         line.extend(["--name", &container, &image, "ebla", "verify", "-o", "json", "--addr", &addresses]);
         line.extend(arguments);
         docker(&line).await?;
@@ -447,7 +464,7 @@ fn script(project: &str) -> std::process::Command {
     command.env("COMPOSE_PROJECT_NAME", project).env("EBLA_IMAGE", image(project)).env("EBLA_RESTART", "no");
     command.env("EBLA_CLUSTER_FILES", files()).env_remove("SECURITY");
     command.env_remove("SERVERS").envs((1..=TABLET_SERVERS_MAX).map(|number| (format!("EBLA_PORT_{number}"), "")));
-    command.envs(["EBLA_NAMES_1", "EBLA_NAMES_2"].map(|name| (name, "")));
+    command.envs(["EBLA_NAMES_1", "EBLA_NAMES_2", "EBLA_PROMETHEUS"].map(|name| (name, ""))).env_remove("METRICS");
     command.stdin(Stdio::null());
     command
 }

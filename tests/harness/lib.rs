@@ -11,6 +11,7 @@
 //!   in_process a cluster in the test's own process
 //!   network    the network of processes: loopback here, network namespaces in netns
 //!   containers a cluster of containers, as `make cluster` starts it
+//!   secured    certificates, tokens and callers of a cluster with TLS and access control
 //! ```
 
 pub mod child;
@@ -23,3 +24,4 @@ pub mod mounts;
 pub mod netns;
 pub mod network;
 pub mod process;
+pub mod secured;

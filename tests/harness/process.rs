@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ebla_client::Admin;
+use ebla_model::access::{Policy, Resource};
 use ebla_model::id::ServerId;
 use ebla_proto::operate::StatusReply;
 use ebla_runtime::Runtime;
@@ -27,6 +28,7 @@ use crate::child::{Child, POLL};
 use crate::cluster::{Cluster, Direction, Node, Role};
 use crate::etcd::{Build, EtcdCluster};
 use crate::network::NodeNetwork;
+use crate::secured::{set_policies, wait_mounttable_permitted};
 
 /// Timeout until the cluster is healthy, several leases (10 s).
 const WHOLE_MAX: Duration = Duration::from_secs(120);
@@ -72,6 +74,9 @@ pub struct Plan {
     /// Folder with `ca.crt`, and `NODE.crt` and `NODE.key` of each node: every connection uses TLS. The runtime of the test must trust that
     /// CA.
     pub certificates: Option<PathBuf>,
+    /// Policies that are set before mounttables are started, by the runtime of the test. They are effective for mounttables; a test waits
+    /// until they are for its users: `Callers::wait_permitted`.
+    pub policies: Vec<(Resource, Policy)>,
 }
 
 impl Plan {
@@ -94,6 +99,7 @@ impl Plan {
             master_options: Vec::new(),
             server_options: Vec::new(),
             certificates: None,
+            policies: Vec::new(),
         }
     }
 
@@ -174,7 +180,11 @@ impl<S: NodeNetwork> ProcessCluster<S> {
             cluster.servers.push(child);
         }
         cluster.wait_healthy().await?;
+        let first = cluster.addresses().into_iter().next().unwrap_or_default();
+        set_policies(&first, &cluster.plan.policies, &cluster.runtime).await?;
         for number in 0..mounttables {
+            let node = Node::Mounttable(number);
+            wait_mounttable_permitted(&cluster.plan, &cluster.addresses(), node, &cluster.runtime).await?;
             let child = cluster.start_mounttable(number)?;
             cluster.mounttables.push(child);
             // The first one creates the table.
@@ -228,6 +238,8 @@ impl<S: NodeNetwork> ProcessCluster<S> {
         let is_master = matches!(node, Node::Master(_));
         let (command, port) = if is_master { ("master", MASTER_PORT) } else { ("tablet-server", PUBLIC_PORT) };
         let mut line = self.network.prefix(node);
+        // Tests count tables and tablets; earlier releases do not know the option.
+        line.extend(["env", "EBLA_HEAT_MAP=off"].map(str::to_owned));
         line.push(release.program.display().to_string());
         line.push(command.to_owned());
         let mut flag = |name: &str, value: String| line.extend([format!("--{name}"), value]);

@@ -7,9 +7,9 @@ use ebla_runtime::{Clock, Failpoint};
 
 use crate::process::{Ran, run_concurrently, start};
 
-/// The faults with the plans that find them. `LeaseFromResponse`, `SchemaNotSaved`, `DivideForgetsSessions` and `DamageNotExamined` are missing: it
-/// may take dozens of seeds to find them.
-const CATALOGUE: [(Failpoint, &str); 43] = [
+/// The faults with the plans that find them. `LeaseFromResponse`, `SchemaNotSaved` and `DivideForgetsSessions` are missing: it may take dozens of
+/// seeds to find them.
+const CATALOGUE: [(Failpoint, &str); 44] = [
     (Failpoint::VoteAfterRestart, "votes"),
     (Failpoint::AckBeforeSync, "outage"),
     (Failpoint::VoteNotSaved, "votes"),
@@ -52,6 +52,7 @@ const CATALOGUE: [(Failpoint, &str); 43] = [
     (Failpoint::SlowDiskIgnored, "slow"),
     (Failpoint::LogDamageCut, "damage"),
     (Failpoint::DamagedStoreReopened, "rot"),
+    (Failpoint::DamageNotExamined, "decay"),
     (Failpoint::ScanSkipsRest, "scans"),
 ];
 

@@ -165,6 +165,8 @@ pub(crate) struct SimCluster {
     pub(crate) step_watch: Option<Arc<StepWatch>>,
     /// The loss of a majority, if there was one.
     pub(crate) loss: Mutex<Option<Loss>>,
+    /// Whether answers to clients are lost around divisions.
+    pub(crate) loses_answers: bool,
     /// Users of names that send pairs of calls.
     pub(crate) duels: u32,
     pub(crate) trace: Mutex<Trace>,
@@ -237,6 +239,7 @@ impl SimCluster {
             damaged: Mutex::default(),
             step_watch: plan.step_crash.map(|crash| Arc::new(StepWatch::new(crash))),
             loss: Mutex::default(),
+            loses_answers: plan.loses_answers,
             duels: plan.duels,
             trace: Mutex::new(trace),
             history: Mutex::default(),
@@ -266,6 +269,12 @@ impl SimCluster {
         let servers = (0..self.servers.len()).map(Node::TabletServer);
         let masters = (0..self.masters.len()).map(Node::Master);
         servers.chain(masters).chain((0..self.mounttables.len()).map(Node::Mounttable)).collect()
+    }
+
+    /// Whether the process of a host has ended by an error and is not started again yet.
+    pub(crate) fn has_failed_host(&self) -> bool {
+        let mut hosts = self.servers.iter().chain(&self.masters).chain(&self.mounttables);
+        hosts.any(|host| host.failed.load(Ordering::Relaxed))
     }
 
     /// The host of a node.

@@ -20,6 +20,7 @@ use ebla_workload::verify::history::{Prefix, Token};
 use tokio::time::error::Elapsed;
 
 use crate::cluster::{Phase, SimCluster};
+use crate::divisions::request_division;
 use crate::history::{Copies, Final, FullScan, ListRead, content, list_row};
 use crate::time::{self, HostTime};
 use crate::{ages, drops, lost, names, space, steps, sums};
@@ -424,32 +425,17 @@ pub(crate) fn any_address(cluster: &SimCluster, rng: &Rng) -> String {
 }
 
 /// Requests from any server.
-fn any_admin(cluster: &SimCluster, runtime: &Runtime) -> Admin {
+pub(crate) fn any_admin(cluster: &SimCluster, runtime: &Runtime) -> Admin {
     Admin::connect(&any_address(cluster, &runtime.rng), runtime)
 }
 
 /// The trace's word for the outcome of a request with a timeout.
-fn outcome_name<T>(outcome: &Result<Result<T, Error>, Elapsed>) -> &'static str {
+pub(crate) fn outcome_name<T>(outcome: &Result<Result<T, Error>, Elapsed>) -> &'static str {
     match outcome {
         Ok(Ok(_)) => "ok",
         Ok(Err(error)) => error.reason.name(),
         Err(_elapsed) => "silence",
     }
-}
-
-/// Divides the group with the most tablets.
-async fn request_division(cluster: &SimCluster, runtime: &Runtime) {
-    let admin = any_admin(cluster, runtime);
-    let divided = async {
-        let groups = admin.groups().await?;
-        let of_tables = groups.into_iter().filter(|one| one.group.group != GroupId::METADATA);
-        let largest = of_tables.max_by_key(|one| one.tablets).map(|one| one.group.group);
-        let largest = largest.ok_or_else(|| Error::new(Reason::Unavailable, "no group responds"))?;
-        admin.divide_group(largest).await
-    };
-    let outcome = tokio::time::timeout(Duration::from_secs(10), divided).await;
-    let kind = if matches!(outcome, Ok(Ok(_))) { "divided" } else { "not-divided" };
-    cluster.trace.lock().count(time::elapsed(), "overseer", kind, outcome_name(&outcome));
 }
 
 /// Moves a random tablet to a random other group.

@@ -65,6 +65,10 @@ impl Nemesis {
 
     /// A process that ended by an error is started again.
     fn restart_failed(&mut self, now: Duration, cluster: &SimCluster) {
+        // Each simulated millisecond: nothing is allocated unless there is one.
+        if !cluster.has_failed_host() {
+            return;
+        }
         for node in cluster.nodes() {
             if cluster.host(node).failed.swap(false, Ordering::Relaxed) {
                 self.driver.plan(now, Fault::new(FaultKind::Kill, Target::Node(node), RESTART_AFTER));

@@ -43,6 +43,8 @@ pub(crate) struct Plan {
     pub(crate) names: bool,
     /// Users of names that send pairs of calls at the same moment.
     pub(crate) duels: u32,
+    /// Whether the answers of the leader to clients are lost around each division.
+    pub(crate) loses_answers: bool,
     /// Whether a majority of the servers is lost permanently after the load, and everything is recovered from the last one.
     pub(crate) loses_majority: bool,
     /// Whether a client checks when the cells of a family with a maximum age are removed. Not with wall clocks that jump: a leader whose
@@ -122,6 +124,7 @@ impl Plan {
             tables,
             names,
             duels: 2,
+            loses_answers: false,
             loses_majority: false,
             ages,
             purges_logs: seed % 4 == 3,
@@ -192,6 +195,11 @@ impl Plan {
                 let plan = Self { fault_rates, failure_timeouts, splits, load, ..plan };
                 Self { purges_logs: true, tables: true, owns: true, value_bytes: 2 << 10, clients: 4, ..plan }
             }
+            // Few flushes, so that hardly a compaction meets the damage, and no restarts.
+            "decay" => {
+                let plan = Self { fault_rates: FaultRates::decay(), splits: Vec::new(), ..plan };
+                Self { purges_logs: true, owns: true, value_bytes: 2 << 10, clients: 2, ..plan }
+            }
             "damage" => {
                 let (fault_rates, failure_timeouts) = FaultRates::rot_races();
                 Self { fault_rates, failure_timeouts, splits: Vec::new(), clients: 4, ..plan }
@@ -260,6 +268,10 @@ impl Plan {
                 clients: 4,
                 ..plan
             },
+            "divisions" => {
+                let plan = Self { fault_rates: FaultRates::calm(), splits: splits_with_pauses(), ..plan };
+                Self { loses_answers: true, clients: 8, counters: 2, ..plan }
+            }
             "skew" => Self { fault_rates: FaultRates::skewed_lease_races(), splits: Vec::new(), ..plan },
             "lost" => {
                 let splits =
@@ -327,6 +339,13 @@ impl Plan {
 /// About four splits per second, all of the first tablet, which keeps nearly all rows: a scan of it is interrupted again and again.
 fn splits_at_the_end() -> Vec<(Duration, String)> {
     (0..40_u64).map(|at| (Duration::from_millis(5_000 + 250 * at), format!("z/{:02}", 99 - at))).collect()
+}
+
+/// Splits that leave a write that is sent again after a division the time for it.
+fn splits_with_pauses() -> Vec<(Duration, String)> {
+    let letters = ["k", "p", "e", "t", "c", "n"];
+    let at = |number: usize| Duration::from_millis(4_000 + 2_500 * number as u64);
+    letters.iter().enumerate().map(|(number, letter)| (at(number), format!("{letter}/9"))).collect()
 }
 
 /// About two splits per second.

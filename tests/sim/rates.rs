@@ -119,6 +119,11 @@ impl FaultRates {
         (calm.every(Recurring::Rot, 1_500).every(Recurring::Crash, 4_000), timeouts)
     }
 
+    /// Files whose bytes change while nothing else happens.
+    pub(crate) fn decay() -> Self {
+        Self::calm().every(Recurring::Rot, 4_000)
+    }
+
     /// Damaged logs while a follower lags; damaged replicas are replaced.
     pub(crate) fn rot_races() -> (Self, FailureTimeouts) {
         let timeouts = FailureTimeouts::fixed();

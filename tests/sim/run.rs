@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use ebla_model::id::{GroupId, LogIndex, ReplicaId, Term};
 use ebla_runtime::Rng;
 use ebla_storage::store::GroupStore;
-use ebla_tablet_server::raft::GroupReplica;
+use ebla_tablet_server::raft::{GroupReplica, GroupStatus};
 use ebla_tablet_server::tablet::TabletGroup;
 use tokio::task::spawn_local;
 
@@ -220,6 +220,13 @@ struct SeenGroup {
     purged: LogIndex,
 }
 
+/// A running replica and its status at this moment.
+struct RunningReplica {
+    server: usize,
+    group: Arc<TabletGroup>,
+    status: GroupStatus,
+}
+
 /// Interval at which the state of all groups is traced.
 const LOOK: Duration = Duration::from_millis(100);
 /// Interval at which the terms of all groups are compared with earlier ones.
@@ -323,46 +330,55 @@ impl Steps<'_, '_> {
     }
 
     /// Counts purges of logs, and snapshot installs: each replaces the store of a running group.
-    fn count_purges(&mut self, now: Duration) {
-        for (number, host) in self.cluster.servers.iter().enumerate() {
-            for group in host.hosted().iter().flat_map(|hosted| hosted.groups()) {
-                let purged = group.raft().status().purged.unwrap_or_default().index;
-                let store = Arc::downgrade(&group.state_machine().store());
-                let seen = SeenGroup { group: Arc::downgrade(&group), store, purged };
-                let Some(before) = self.groups.insert((number, group.raft().id()), seen.clone()) else { continue };
-                let count = |kind| {
-                    self.cluster.trace.lock().count(now, &host.name, kind, &format!("{} {purged}", group.id()));
-                };
-                if !Weak::ptr_eq(&before.group, &seen.group) {
-                    continue;
-                }
-                if !Weak::ptr_eq(&before.store, &seen.store) {
-                    count("snapshot-installed");
-                } else if purged > before.purged {
-                    count("log-purged");
-                }
+    fn count_purges(&mut self, now: Duration, replicas: &[RunningReplica]) {
+        for RunningReplica { server, group, status } in replicas {
+            let purged = status.purged.unwrap_or_default().index;
+            let store = Arc::downgrade(&group.state_machine().store());
+            let seen = SeenGroup { group: Arc::downgrade(group), store, purged };
+            let Some(before) = self.groups.insert((*server, group.raft().id()), seen.clone()) else { continue };
+            let name = &self.cluster.servers[*server].name;
+            let count = |kind| {
+                self.cluster.trace.lock().count(now, name, kind, &format!("{} {purged}", group.id()));
+            };
+            if !Weak::ptr_eq(&before.group, &seen.group) {
+                continue;
+            }
+            if !Weak::ptr_eq(&before.store, &seen.store) {
+                count("snapshot-installed");
+            } else if purged > before.purged {
+                count("log-purged");
             }
         }
     }
 
-    /// Traces the state of the groups, and counts replicas that were added to groups.
+    /// Traces the state of the groups, and counts replicas that were added to groups. Without the sizes of tablets, which a report to
+    /// the master has: they take longer than the rest.
     fn look(&mut self, now: Duration) {
-        self.count_purges(now);
-        for host in &self.cluster.servers {
-            for report in host.hosted().iter().flat_map(|hosted| hosted.report()) {
-                let (group, tablets) = (report.descriptor.group, report.tablets.len());
-                let state = format!("{group} n{tablets} t{} {} a{}", report.term, report.is_leader, report.applied);
-                self.cluster.trace.lock().note(now, &host.name, "group", &state);
-                let voters = report.descriptor.membership.voters.into_iter().flatten();
-                let Some(known) = self.voters.get_mut(&group) else {
-                    self.voters.insert(group, voters.collect());
-                    continue;
-                };
-                for replica in voters {
-                    if known.insert(replica) {
-                        let what = format!("{group} {replica}");
-                        self.cluster.trace.lock().count(now, &host.name, "replica-added", &what);
-                    }
+        let cluster = Arc::clone(self.cluster);
+        let hosts = cluster.servers.iter().enumerate();
+        let hosted = hosts.filter_map(|(server, host)| Some((server, host.hosted()?)));
+        let groups = hosted.flat_map(|(server, hosted)| hosted.groups().into_iter().map(move |group| (server, group)));
+        let running = |(server, group): (usize, Arc<TabletGroup>)| {
+            let status = group.raft().status();
+            RunningReplica { server, group, status }
+        };
+        let replicas: Vec<RunningReplica> = groups.map(running).collect();
+        self.count_purges(now, &replicas);
+        for RunningReplica { server, group, status } in replicas.iter().filter(|one| one.group.raft().is_running()) {
+            let (name, id) = (&cluster.servers[*server].name, group.id());
+            let applied_state = group.state_machine().applied_state();
+            let (metadata, applied) = (&applied_state.metadata, applied_state.applied);
+            let tablets = metadata.tablets.len();
+            let state = format!("{id} n{tablets} t{} {} a{applied}", status.term, status.is_leader);
+            cluster.trace.lock().note(now, name, "group", &state);
+            let voters = metadata.descriptor.membership.voters.iter().flatten().copied();
+            let Some(known) = self.voters.get_mut(&id) else {
+                self.voters.insert(id, voters.collect());
+                continue;
+            };
+            for replica in voters {
+                if known.insert(replica) {
+                    cluster.trace.lock().count(now, name, "replica-added", &format!("{id} {replica}"));
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Many seeds: this program, started again for each, two at a time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -73,16 +73,23 @@ fn repeats(seed: u64, plan: &str) -> Vec<Ran> {
 fn many(seeds: Range<u64>, timeout: Duration) -> Vec<Ran> {
     let clock = Clock::system();
     let end = clock.monotonic().saturating_add(timeout);
-    let mut totals = Totals::default();
+    let mut totals = Totals { next: seeds.start, ..Totals::default() };
     let in_time = seeds.take_while(|_seed| clock.monotonic() < end);
     run_concurrently(in_time, |seed| start(seed, "swarm", ""), |ran| totals.add(ran));
     totals.print(clock.monotonic().saturating_add(timeout).saturating_sub(end));
     totals.failed
 }
 
+/// After each such number of runs their state is printed.
+const REPORTED_RUNS: u64 = 100;
+
 /// Totals of all runs.
 #[derive(Default)]
 struct Totals {
+    /// The first seed whose run has not ended: from there an interrupted series goes on.
+    next: u64,
+    /// Later seeds whose runs have ended.
+    later: BTreeSet<u64>,
     runs: u64,
     simulated_seconds: u64,
     figures: BTreeMap<String, u64>,
@@ -92,6 +99,10 @@ struct Totals {
 impl Totals {
     fn add(&mut self, ran: Ran) {
         self.runs += 1;
+        self.later.insert(ran.seed);
+        while self.later.remove(&self.next) {
+            self.next += 1;
+        }
         for (name, value) in figures(&ran) {
             match (name, value.parse::<u64>()) {
                 ("seed" | "hash" | "events", _) | (_, Err(_)) => {}
@@ -102,6 +113,9 @@ impl Totals {
         if !ran.succeeded {
             println!("seed {} failed:\n{}", ran.seed, ran.text);
             self.failed.push(ran);
+        }
+        if self.runs.is_multiple_of(REPORTED_RUNS) {
+            println!("{} seeds, {} failed; all before seed {} have ended", self.runs, self.failed.len(), self.next);
         }
     }
 

@@ -48,7 +48,7 @@ pub(super) struct Journal {
     /// Set by the first failure: the end of the file is unknown from then on.
     failed: Option<Error>,
     /// Holds the lock while the journal is open.
-    _lock: fs::File,
+    lock: fs::File,
 }
 
 impl Journal {
@@ -66,7 +66,7 @@ impl Journal {
         files.retain(|_path, file| file.lease.is_none());
         let revision = Revision::new(revision.get() + u64::from(files.len() < before));
         let file = write_snapshot(dir, revision, files.values()).map_err(|e| failure("write the journal", &e))?;
-        let journal = Self { dir: dir.to_owned(), file, grown_bytes: 0, failed: None, _lock: lock };
+        let journal = Self { dir: dir.to_owned(), file, grown_bytes: 0, failed: None, lock };
         Ok((journal, Files::restored(revision, files)))
     }
 
@@ -119,6 +119,13 @@ fn with_next_step(error: Error, path: &Path) -> Error {
             Error::Damaged(format!("{what}: {}; nothing was changed; restore this file from a copy", path.display()))
         }
         other => other,
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        // Not only by closing the file: a child that another thread has just forked has a copy of it until it executes its program.
+        drop(self.lock.unlock());
     }
 }
 

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use ebla_model::time::whole_micros;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
 use tonic::Status;
@@ -56,7 +57,7 @@ impl Lease {
 
     /// Extends it to `ttl` after `sent`.
     fn extend(&self, sent: Duration, ttl: Duration) {
-        let deadline = u64::try_from(sent.saturating_add(ttl).as_micros()).unwrap_or(u64::MAX);
+        let deadline = whole_micros(sent.saturating_add(ttl));
         self.deadline.store(deadline, Ordering::Release);
     }
 

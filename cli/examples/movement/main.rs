@@ -1,6 +1,6 @@
 //! How long requests wait while data moves: the longest request to a tablet while it is moved to another group, split or merged, and to all
 //! other tablets; and while a server is drained, stops and returns, so that leaderships and replicas move. With `--spread`: how evenly bytes
-//! and load are spread after servers have joined.
+//! and load are spread after servers have joined. With `--shrink`: how a table shrinks after most of its rows have been deleted.
 //!
 //! A cluster of processes: an etcd of three members, a master, and four tablet servers, or five and two that join. Each tablet has a client
 //! that writes and reads.
@@ -8,12 +8,16 @@
 //! ```sh
 //! cargo run --release -p ebla-cli --example movement -- target/release/ebla --megabytes 0,1,8,32,100
 //! cargo run --release -p ebla-cli --example movement -- target/release/ebla --spread
+//! cargo run --release -p ebla-cli --example movement -- target/release/ebla --shrink
 //! ```
 
 mod probes;
 mod rows;
+mod shrink;
 mod spread;
 mod stalls;
+#[path = "../support/stored_bytes.rs"]
+mod stored_bytes;
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -41,6 +45,9 @@ struct Arguments {
     /// Measure the balance after servers have joined instead
     #[arg(long)]
     spread: bool,
+    /// Measure how a table shrinks after most of its rows have been deleted instead
+    #[arg(long, conflicts_with = "spread")]
+    shrink: bool,
 }
 
 #[tokio::main]
@@ -48,6 +55,8 @@ async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let measured = if arguments.spread {
         Box::pin(spread::measure(&arguments)).await
+    } else if arguments.shrink {
+        Box::pin(shrink::measure(&arguments)).await
     } else {
         Box::pin(stalls::measure(&arguments)).await
     };

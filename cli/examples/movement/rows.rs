@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use ebla_client::table::ReadOptions;
 use ebla_client::{Admin, Client, Table};
 use ebla_model::id::{GroupId, TabletId};
-use ebla_model::key::RowKey;
+use ebla_model::key::{RowKey, RowSet};
 use ebla_model::metadata::TabletDescriptor;
 use ebla_model::mutation::{Mutation, WriteTime};
 use ebla_model::schema::TableName;
@@ -19,7 +20,7 @@ const FAMILY: &str = "f";
 /// The size of a value.
 const VALUE_BYTES: u64 = 1_000;
 /// Rows of a request.
-const BATCH: u64 = 200;
+const BATCH: usize = 200;
 /// Requests that are under way at the same time.
 const REQUESTS: usize = 8;
 /// The timeout of a request that fills the table.
@@ -82,15 +83,15 @@ impl Rows {
 
     /// Writes rows of about `kilobytes` in all into the tablet of this number.
     pub(crate) async fn fill(&self, tablet: u64, kilobytes: u64) -> Outcome<()> {
-        let rows = kilobytes * 1_000 / VALUE_BYTES;
-        self.write(rows, tablet).await
+        let rows: Vec<u64> = (0..kilobytes * 1_000 / VALUE_BYTES).collect();
+        self.write(&rows, |row| (row_key(tablet, row), vec![set(self.value(VALUE_BYTES))])).await
     }
 
-    async fn write(&self, rows: u64, tablet: u64) -> Outcome<()> {
+    /// Sends the write of each of these rows, in batches.
+    pub(crate) async fn write(&self, rows: &[u64], write: impl Fn(u64) -> (RowKey, Vec<Mutation>)) -> Outcome<()> {
         let table = self.table(FILL_TIMEOUT);
-        let batches = (0..rows).step_by(usize::try_from(BATCH)?).map(|start| {
-            let write = |row| (row_key(tablet, row), vec![set(self.value(VALUE_BYTES))]);
-            let batch: Vec<_> = (start..rows.min(start + BATCH)).map(write).collect();
+        let batches = rows.chunks(BATCH).map(|rows| {
+            let batch: Vec<_> = rows.iter().map(|row| write(*row)).collect();
             let table = table.clone();
             async move { table.mutate_rows(&batch).await }
         });
@@ -101,6 +102,12 @@ impl Rows {
             }
         }
         Ok(())
+    }
+
+    /// The keys of all rows.
+    pub(crate) async fn keys(&self) -> Outcome<Vec<RowKey>> {
+        let rows = self.table(FILL_TIMEOUT).read_rows(RowSet::all(), ReadOptions::default()).await?;
+        Ok(rows.into_iter().map(|row| row.key).collect())
     }
 
     /// The tablets, in order of their keys.

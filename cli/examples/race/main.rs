@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   ebla         three tablet servers, a master and an etcd of three members, each a process
+//!   ebla-secure  as `ebla`, with TLS on every connection, access control, a token, and lists of families that restrict each call
 //!   up           the same in one process, `ebla up`
 //!   ebla-before  as `ebla`, and up-before: as `up`, of another version of the program (`--before`)
 //!   etcd         an etcd of three members, clients on all; etcd-leader: the same, clients on its leader
@@ -26,11 +27,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use clap::Parser as _;
+use ebla_model::access::{Permission, Policy, Resource, Role};
 use ebla_runtime::Runtime;
 use ebla_tests::cluster::Cluster as _;
 use ebla_tests::etcd::{Build, EtcdCluster};
 use ebla_tests::network::Loopback;
 use ebla_tests::process::{Plan, ProcessCluster};
+use ebla_tests::secured::{Callers, Security, USER};
 use ebla_workload::bench::processes::children;
 
 use crate::systems::{Running, serve, wait_for};
@@ -38,6 +41,8 @@ use crate::systems::{Running, serve, wait_for};
 /// Far from the ports that people use.
 const UP_ADDRESS: &str = "127.0.0.1:21186";
 const EMULATOR_PORT: u16 = 21_187;
+/// The instance of the tables of `ebla bench`.
+const BENCH_INSTANCE: &str = "projects/bench/instances/bench";
 const UP_BEFORE_ADDRESS: &str = "127.0.0.1:21188";
 
 #[derive(clap::Parser)]
@@ -63,27 +68,42 @@ struct System {
     name: &'static str,
     /// In the format of `ebla bench --peer`.
     addresses: String,
+    /// More options of `ebla bench` for this peer, each `--peer-OPTION=NAME=VALUE` without the name.
+    options: Vec<(&'static str, String)>,
     processes: BTreeSet<u32>,
     _guard: Box<dyn Any>,
 }
 
-type Started = Result<(String, Box<dyn Any>), Box<dyn std::error::Error>>;
+/// Addresses, options of a peer, and what ends the system when it is dropped.
+struct Started {
+    addresses: String,
+    options: Vec<(&'static str, String)>,
+    guard: Box<dyn Any>,
+}
+
+impl Started {
+    fn new(addresses: String, guard: impl Any) -> Self {
+        Self { addresses, options: Vec::new(), guard: Box::new(guard) }
+    }
+}
+
+type Start = Result<Started, Box<dyn std::error::Error>>;
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let runtime = Runtime::system("race");
     let mut systems = Vec::new();
-    for name in ["ebla", "ebla-before", "up", "up-before", "etcd", "postgres", "emulator"] {
+    for name in ["ebla", "ebla-before", "ebla-secure", "up", "up-before", "etcd", "postgres", "emulator"] {
         let wanted = |one: &String| one == name || (name == "etcd" && one == "etcd-leader");
         if !arguments.systems.iter().any(wanted) {
             continue;
         }
         let before = children(std::process::id());
         match start(name, &arguments, &runtime).await {
-            Ok((addresses, guard)) => {
+            Ok(Started { addresses, options, guard }) => {
                 let processes = children(std::process::id()).difference(&before).copied().collect();
-                systems.push(System { name, addresses, processes, _guard: guard });
+                systems.push(System { name, addresses, options, processes, _guard: guard });
             }
             Err(reason) => eprintln!("{name} is skipped: {reason}"),
         }
@@ -91,11 +111,12 @@ async fn main() -> ExitCode {
     race(&arguments, &systems)
 }
 
-async fn start(name: &str, arguments: &Arguments, runtime: &Runtime) -> Started {
+async fn start(name: &str, arguments: &Arguments, runtime: &Runtime) -> Start {
     let before = || arguments.before.as_deref().ok_or("no --before is given");
     match name {
         "ebla" => processes(&arguments.ebla, runtime).await,
         "ebla-before" => processes(before()?, runtime).await,
+        "ebla-secure" => secure(&arguments.ebla, runtime).await,
         "up" => up(&arguments.ebla, UP_ADDRESS),
         "up-before" => up(before()?, UP_BEFORE_ADDRESS),
         "etcd" => etcd().await,
@@ -104,7 +125,7 @@ async fn start(name: &str, arguments: &Arguments, runtime: &Runtime) -> Started 
     }
 }
 
-async fn processes(program: &Path, runtime: &Runtime) -> Started {
+async fn processes(program: &Path, runtime: &Runtime) -> Start {
     let mut help = Command::new(program);
     help.args(["tablet-server", "--help"]).stdout(Stdio::null()).stderr(Stdio::null());
     if !help.status()?.success() {
@@ -112,10 +133,30 @@ async fn processes(program: &Path, runtime: &Runtime) -> Started {
     }
     let plan = Plan { etcd: 3, build: Build::newest(), masters: 1, ..Plan::new(&program.display().to_string(), 3) };
     let cluster = ProcessCluster::start(plan, Loopback::claim()?, runtime).await?;
-    Ok((cluster.addresses().join(","), Box::new(cluster)))
+    Ok(Started::new(cluster.addresses().join(","), cluster))
 }
 
-fn up(program: &Path, address: &str) -> Started {
+/// The caller of the load is no administrator, because no list of families restricts those; it may create its tables.
+async fn secure(program: &Path, runtime: &Runtime) -> Start {
+    let mut plan = Plan { etcd: 3, masters: 1, ..Plan::new(&program.display().to_string(), 3) };
+    let member = format!("subject:{USER}");
+    let policy = Policy::new([(Role::Admin, member.parse()?)])?;
+    let instance: Resource = BENCH_INSTANCE.parse()?;
+    plan.policies.push((instance.clone(), policy));
+    let network = Loopback::claim()?;
+    let callers = Callers::prepare(Security::On, &mut plan, 0, &network, runtime)?;
+    let cluster = ProcessCluster::start(plan, network, &callers.operator).await?;
+    callers.wait_permitted(&cluster.addresses(), USER, &instance, Permission::CreateTable).await?;
+    let file = |path: Option<PathBuf>| path.map(|path| path.display().to_string()).unwrap_or_default();
+    let options = vec![
+        ("--peer-tls-ca", file(callers.ca_file())),
+        ("--peer-token-file", file(callers.token_file(USER)?)),
+        ("--peer-lists", member),
+    ];
+    Ok(Started { options, ..Started::new(cluster.addresses().join(","), (cluster, callers)) })
+}
+
+fn up(program: &Path, address: &str) -> Start {
     let folder = tempfile::tempdir()?;
     let data = folder.path().join("data");
     let arguments = ["up", "--listen", address, "--data"].map(OsStr::new);
@@ -124,29 +165,33 @@ fn up(program: &Path, address: &str) -> Started {
     let servers = ready.get("servers").and_then(serde_json::Value::as_array).into_iter().flatten();
     let all: Vec<_> = servers.filter_map(|server| Some(server.get("bigtable")?.as_str()?.to_owned())).collect();
     let addresses = if all.is_empty() { address.to_owned() } else { all.join(",") };
-    Ok((addresses, Box::new((running, folder))))
+    Ok(Started::new(addresses, (running, folder)))
 }
 
-async fn etcd() -> Started {
+async fn etcd() -> Start {
     let build = Build::newest();
     println!("etcd: {build:?}");
     let cluster = EtcdCluster::start(3, build).await?;
     let addresses: Vec<_> = cluster.endpoints().iter().map(|one| one.replace("http://", "etcd://")).collect();
-    Ok((addresses.join(","), Box::new(cluster)))
+    Ok(Started::new(addresses.join(","), cluster))
 }
 
-fn emulator(program: Option<&Path>) -> Started {
+fn emulator(program: Option<&Path>) -> Start {
     let program = program.filter(|path| path.exists()).ok_or("it is not installed")?;
     let mut command = Command::new(program);
     command.arg(format!("--port={EMULATOR_PORT}")).stdout(Stdio::null()).stderr(Stdio::null());
     let running = Running(command.spawn()?);
     wait_for(|| std::net::TcpStream::connect(("127.0.0.1", EMULATOR_PORT)).is_ok())?;
-    Ok((format!("127.0.0.1:{EMULATOR_PORT}"), Box::new(running)))
+    Ok(Started::new(format!("127.0.0.1:{EMULATOR_PORT}"), running))
 }
 
 fn race(arguments: &Arguments, systems: &[System]) -> ExitCode {
     let Some((first, peers)) = systems.split_first() else { return ExitCode::FAILURE };
     println!("the first one, `ebla` below, is {}", first.name);
+    if !first.options.is_empty() {
+        eprintln!("{} is compared with another system: name that one in --systems too", first.name);
+        return ExitCode::FAILURE;
+    }
     let mut bench = Command::new(&arguments.ebla);
     bench.args(["bench", "--addr", &first.addresses]).arg(counted("ebla", &first.processes));
     for peer in peers {
@@ -154,6 +199,7 @@ fn race(arguments: &Arguments, systems: &[System]) -> ExitCode {
         for way in ways.into_iter().filter(|way| arguments.systems.iter().any(|wanted| wanted == way)) {
             let addresses = peer.addresses.replace("etcd://", &format!("{way}://"));
             bench.arg(format!("--peer={way}={addresses}")).arg(counted(way, &peer.processes));
+            bench.args(peer.options.iter().map(|(option, value)| format!("{option}={way}={value}")));
         }
     }
     bench.args(&arguments.bench);

@@ -7,8 +7,8 @@ use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::Started;
 use crate::systems::{Running, wait_for};
+use crate::{Start, Started};
 
 const PORT: u16 = 21_188;
 const STANDBYS: u16 = 2;
@@ -29,7 +29,7 @@ synchronous_standby_names = 'ANY 1 (standby1, standby2)'
 ";
 
 /// Its address, and a guard that stops it when dropped.
-pub(super) fn start() -> Started {
+pub(super) fn start() -> Start {
     let programs = programs().ok_or("it is not installed (the Debian package postgresql)")?;
     let folder = tempfile::tempdir()?;
     if is_root() {
@@ -48,7 +48,7 @@ pub(super) fn start() -> Started {
         running.push(serve(program("postgres"), &data, PORT + number, &format!("standby{number}"))?);
         wait_for(|| is_ready(&programs, PORT + number))?;
     }
-    Ok((format!("postgres://127.0.0.1:{PORT}"), Box::new((running, folder))))
+    Ok(Started::new(format!("postgres://127.0.0.1:{PORT}"), (running, folder)))
 }
 
 /// The newest that Debian has installed.

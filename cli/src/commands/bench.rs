@@ -1,13 +1,15 @@
 //! `ebla bench`: load on a cluster, alone or in alternation with other systems.
 
+use std::path::Path;
 use std::time::Duration;
 
-use ebla_runtime::Runtime;
+use ebla_runtime::tls::TlsFiles;
 use ebla_runtime::units::ByteSize;
+use ebla_runtime::{Runtime, Tls};
 use serde_json::json;
 
-use super::ClusterArguments;
 use super::connectivity;
+use super::{ClusterArguments, token_in};
 use crate::output::{self, Failure, Format, Table};
 use crate::size;
 use ebla_workload::bench::processes::Processes;
@@ -23,12 +25,17 @@ use ebla_workload::bench::{Combination, Plan, Values, Workload};
 ///   ebla bench --workloads write --clients 16 --tablets 1,12,100,1000
 ///   ebla bench --peer emulator=127.0.0.1:9000 --workloads read,scan
 ///   ebla bench --peer etcd=etcd://127.0.0.1:2379 --processes ebla=4711 --processes etcd=4712
+///   ebla bench --peer secure=127.0.0.1:8087 --peer-tls-ca secure=ca.crt --peer-token-file secure=job.token
 ///
 /// The tables `bench` and `bench-wide` in the project and instance `bench` are deleted and created again.
 ///
 /// A peer is a Bigtable (HOST:PORT), an etcd (etcd://HOST:PORT), an etcd with all clients on its leader
 /// (etcd-leader://HOST:PORT), or a PostgreSQL that trusts its user postgres (postgres://HOST:PORT); several members with
 /// commas. The load overwrites the keys of an etcd, and creates the table `bench` of a PostgreSQL again.
+///
+/// The first cluster is called with --tls-ca and --token-file, a peer with --peer-tls-ca and --peer-token-file. With --peer-lists the
+/// tables of a peer have lists of families: its caller may use the family of the values, and another family is hidden from it. The
+/// caller needs roles/bigtable.admin for the instance, and must not be an administrator of the configuration, whom no list restricts.
 ///
 /// For each of several --tablets the tables are created and filled again, then all workloads run. A peer without tablets
 /// (etcd, PostgreSQL) is filled once, and measured beside each.
@@ -60,6 +67,15 @@ pub struct Bench {
     /// Another system to compare with; repeat for several
     #[arg(long, value_name = "NAME=ADDRESSES")]
     pub peer: Vec<String>,
+    /// CA file of a peer (PEM): its connections use TLS
+    #[arg(long, value_name = "NAME=FILE")]
+    pub peer_tls_ca: Vec<String>,
+    /// File with the token (JWT) of the caller of a peer
+    #[arg(long, value_name = "NAME=FILE")]
+    pub peer_token_file: Vec<String>,
+    /// Member of policies that is the caller of a peer, such as subject:job: its tables have lists of families
+    #[arg(long, value_name = "NAME=MEMBER")]
+    pub peer_lists: Vec<String>,
     /// Process ids of `ebla` or of a peer, to measure their processor time
     #[arg(long, value_name = "NAME=PID,PID…")]
     pub processes: Vec<String>,
@@ -107,6 +123,15 @@ pub async fn run(bench: Bench, runtime: Runtime) -> Result<(), Failure> {
         round_length: Duration::from_secs_f64(bench.seconds),
         rounds: bench.rounds.max(1),
     };
+    let named = [("--peer-tls-ca", &bench.peer_tls_ca), ("--peer-token-file", &bench.peer_token_file)];
+    for (option, given) in named.into_iter().chain([("--peer-lists", &bench.peer_lists)]) {
+        let names = bench.peer.iter().filter_map(|peer| peer.split_once('=').map(|(name, _)| name)).collect::<Vec<_>>();
+        if let Some(wrong) =
+            given.iter().find(|one| !one.split_once('=').is_some_and(|(name, _)| names.contains(&name)))
+        {
+            return Err(Failure::usage(format!("{option} {wrong}: expected NAME=VALUE with the NAME of a --peer")));
+        }
+    }
     let values = Values::new(&runtime, plan.value_bytes);
     connectivity::require_any(&bench.cluster.addresses()?, &runtime).await?;
     let targets = targets(&bench, &runtime).await?;
@@ -157,16 +182,42 @@ async fn targets(bench: &Bench, runtime: &Runtime) -> Result<Vec<Target>, Failur
         named.push((name, addresses.to_owned()));
     }
     let mut targets = Vec::new();
-    for (name, addresses) in named {
+    for (number, (name, addresses)) in named.into_iter().enumerate() {
         let processes = processes(&bench.processes, name)?;
-        targets.push(Target::new(runtime, name, &addresses, processes, most).await?);
+        let target = if number == 0 {
+            let target = Target::new(runtime, name, &addresses, processes, most).await?;
+            target.with_caller(bench.cluster.token()?, None)
+        } else {
+            let runtime = peer_runtime(of_peer(&bench.peer_tls_ca, name), runtime)?;
+            let token = token_in(of_peer(&bench.peer_token_file, name).map(Path::new))?;
+            let member = of_peer(&bench.peer_lists, name).map(str::parse).transpose()?;
+            Target::new(&runtime, name, &addresses, processes, most).await?.with_caller(token, member)
+        };
+        targets.push(target);
     }
     Ok(targets)
 }
 
+/// The value of an option NAME=VALUE for a peer.
+fn of_peer<'a>(given: &'a [String], name: &str) -> Option<&'a str> {
+    given.iter().filter_map(|one| one.split_once('=')).find(|(of, _)| *of == name).map(|(_, value)| value)
+}
+
+/// The runtime of a peer: with TLS if it has a CA file, and otherwise without.
+fn peer_runtime(ca: Option<&str>, runtime: &Runtime) -> Result<Runtime, Failure> {
+    let net = match ca {
+        Some(ca) => {
+            let files = TlsFiles { ca: ca.into(), own: None };
+            let tls = Tls::open(files, runtime.clock.clone()).map_err(|error| Failure::usage(error.to_string()))?;
+            runtime.net.clone().with_tls(tls)
+        }
+        None => runtime.net.without_tls(),
+    };
+    Ok(Runtime { net, ..runtime.clone() })
+}
+
 fn processes(given: &[String], name: &str) -> Result<Processes, Failure> {
-    let of_this = given.iter().filter_map(|one| one.split_once('=')).find(|(of, _)| *of == name);
-    Ok(of_this.map(|(_, pids)| Processes::parse(pids)).transpose()?.unwrap_or_default())
+    Ok(of_peer(given, name).map(Processes::parse).transpose()?.unwrap_or_default())
 }
 
 async fn measure(

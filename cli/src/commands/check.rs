@@ -93,7 +93,7 @@ fn render(reply: &CheckReply, depth: CheckDepth) -> String {
     shown
 }
 
-fn to_json(reply: &CheckReply) -> Value {
+pub(super) fn to_json(reply: &CheckReply) -> Value {
     let findings = reply.findings.iter().map(|finding| {
         json!({ "problem": finding.problem, "next_step": finding.next_step, "repairable": finding.repairable })
     });

@@ -1,11 +1,13 @@
-//! `ebla cluster`: the cluster version during an upgrade.
+//! `ebla cluster`: what clusters register about themselves, and the cluster version during an upgrade.
+
+mod registered;
 
 use std::time::Duration;
 
 use ebla_client::admin::{ExecutionMode, VersionHold};
 use ebla_model::error::{Error, Reason};
 use ebla_proto::convert::supported_from_proto;
-use ebla_proto::operate::{HoldUpgradeReply, UpgradeProcess, UpgradeStatusReply};
+use ebla_proto::operate::{DescribeClusterReply, HoldUpgradeReply, UpgradeProcess, UpgradeStatusReply};
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
@@ -13,13 +15,39 @@ use super::ClusterArguments;
 use super::server::connect;
 use crate::output::{self, Failure, Format, Table};
 
-/// Show and control the upgrade of a cluster
+/// Show what clusters register about themselves; control the upgrade of a cluster
 ///
-/// Example:
+/// Examples:
+///   ebla cluster list
+///   ebla cluster describe
 ///   ebla cluster upgrade status
 #[derive(Debug, clap::Subcommand)]
 #[command(verbatim_doc_comment)]
 pub enum Cluster {
+    /// List the clusters at the addresses of --addr: name, size, traffic, versions
+    ///
+    /// The active master of a cluster registers it in Chubby every 30 s, with the name of `ebla master --cluster-name`. Addresses of one
+    /// cluster are shown once.
+    ///
+    /// Examples:
+    ///   ebla cluster list
+    ///   ebla cluster list --addr server-1:8086,test-1:8086 -o json
+    #[command(verbatim_doc_comment)]
+    List {
+        /// Which clusters
+        #[command(flatten)]
+        cluster: ClusterArguments,
+    },
+    /// Show what a cluster registers about itself
+    ///
+    /// Example:
+    ///   ebla cluster describe
+    #[command(verbatim_doc_comment)]
+    Describe {
+        /// Which cluster
+        #[command(flatten)]
+        cluster: ClusterArguments,
+    },
     /// Show the active cluster version and what the next one waits for; hold it
     ///
     /// A cluster version says which formats and requests the processes of a cluster use among each other. A later one becomes active by
@@ -85,7 +113,11 @@ pub enum Upgrade {
 /// # Errors
 /// What the cluster answers; when no cluster answers.
 pub async fn run(command: Cluster, runtime: Runtime) -> Result<(), Failure> {
-    let Cluster::Upgrade(command) = command;
+    let command = match command {
+        Cluster::List { cluster } => return registered::list(&cluster, &runtime).await,
+        Cluster::Describe { cluster } => return registered::describe(&cluster, &runtime).await,
+        Cluster::Upgrade(command) => command,
+    };
     match command {
         Upgrade::Status { cluster } => status(&cluster, &runtime).await,
         Upgrade::Hold { cluster, dry_run } => hold(&cluster, VersionHold::Hold, dry_run.into(), &runtime).await,
@@ -191,7 +223,12 @@ fn verdict(reply: &UpgradeStatusReply) -> String {
     text
 }
 
-fn to_json(reply: &UpgradeStatusReply) -> Value {
+/// `ebla cluster describe`.
+pub(super) fn registration_json(reply: &DescribeClusterReply) -> Value {
+    registered::to_json(reply)
+}
+
+pub(super) fn to_json(reply: &UpgradeStatusReply) -> Value {
     let process = |one: &UpgradeProcess| {
         let versions = one.registered.then(|| supported_from_proto(one.versions.as_ref()));
         json!({

@@ -91,7 +91,7 @@ fn show(show: &Show) -> Result<(), Failure> {
     Ok(())
 }
 
-fn document(described: &[Described], file: Option<&ConfigFile>) -> Value {
+pub(super) fn document(described: &[Described], file: Option<&ConfigFile>) -> Value {
     let options: Vec<_> = described
         .iter()
         .map(|one| {

@@ -1,7 +1,12 @@
-//! `ebla demo webtable`: a cluster as `up` starts it, loaded with a real data set, and some example queries.
+//! `ebla demo webtable`: a cluster as `up` starts it, loaded with a real data set, some example queries, and gentle traffic until it
+//! stops. The cluster has a mounttable with the names of its tablet servers.
 //!
 //! The first start loads the data. A later start on the same folder finds the rows and loads nothing, unless the first load
 //! was interrupted.
+
+mod traffic;
+
+use std::convert::Infallible;
 
 use ebla_client::Client;
 use ebla_client::table::ReadOptions;
@@ -11,18 +16,25 @@ use ebla_model::error::Reason;
 use ebla_model::filter::Filter;
 use ebla_model::key::{KeyRange, RowKey, RowSet};
 use ebla_model::schema::TableName;
+use ebla_mounttable_namespace::publisher::PERIOD;
+use ebla_mounttable_namespace::{Namespace, Publisher, Roots};
+use ebla_mounttable_tree::Target;
 use ebla_runtime::Runtime;
 use futures::StreamExt as _;
 
-use super::{load, locality_group, tablet, up};
-use crate::encoding;
+use super::{load, locality_group, mt, tablet, up};
 use crate::output::{self, Failure, Table};
 use crate::process::Signals;
+use ebla_client::encoding;
 
-/// Run a cluster like `up` and load a real data set into it
+/// Run a cluster like `up`, load a real data set into it, and keep gentle traffic on it
 ///
-/// Example:
+/// A mounttable is served too, at 127.0.0.1:8101 or the next free port, with the tablet servers below demo/.
+///
+/// Examples:
+///   ebla demo
 ///   ebla demo webtable --exit-after-load
+///   ebla demo webtable --traffic 100
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Demo {
@@ -32,6 +44,10 @@ pub struct Demo {
     /// Stop after the load and the example queries
     #[arg(long)]
     pub exit_after_load: bool,
+    /// Reads and writes per second after the load: reads and scans of the data set, writes of a small time series in the table
+    /// `weather`; 0: none
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    pub traffic: u16,
     /// What the pages contain
     #[command(flatten)]
     pub contents: load::Contents,
@@ -49,13 +65,22 @@ pub enum Dataset {
 
 /// Rows shown of one prefix.
 const SHOWN: u64 = 5;
+/// The identity that mounts the tablet servers.
+const PUBLISHED_AS: &str = "demo";
+/// The default address of the mounttable.
+const DEFAULT_MOUNTTABLE: &str = "127.0.0.1:8101";
+/// The table with the data set.
+const TABLE: &str = "webtable";
 
 /// Starts the cluster, loads the data, runs the queries, and keeps serving until Ctrl-C.
 ///
 /// # Errors
 /// When the cluster cannot be started or the data not be loaded.
-pub async fn run(demo: Demo, runtime: Runtime) -> Result<(), Failure> {
+pub async fn run(mut demo: Demo, runtime: Runtime) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
+    if demo.up.mounttable.is_none() {
+        demo.up.mounttable = Some(up::first_free(DEFAULT_MOUNTTABLE).await);
+    }
     let runtime = demo.up.connections.limit(runtime);
     let Some(running) = up::start(&demo.up, &mut signals, &runtime).await? else { return Ok(()) };
     let outcome = match up::announce(&demo.up, &running, &runtime) {
@@ -65,19 +90,71 @@ pub async fn run(demo: Demo, runtime: Runtime) -> Result<(), Failure> {
     if let Some(Ok(())) = outcome
         && !demo.exit_after_load
     {
-        eprintln!("\nserving at {}; Ctrl-C stops", running.first_address());
-        signals.next().await;
+        eprintln!("\nserving at {}, {}; Ctrl-C stops", running.first_address(), described(demo.traffic));
+        tokio::select! {
+            () = signals.next() => {}
+            never = keep_busy(&demo, &running, &runtime) => match never {},
+        }
     }
     eprintln!("\nstopping: draining, flushing");
     signals.stop(running.stop()).await;
     outcome.unwrap_or(Ok(()))
 }
 
+fn described(traffic: u16) -> String {
+    match traffic {
+        0 => "without traffic".to_owned(),
+        per_second => format!("with about {per_second} requests per second of its own (--traffic)"),
+    }
+}
+
+/// Keeps the tablet servers in the mounttable and traffic on the cluster, until it is cancelled. What fails is noted: the cluster serves
+/// without it.
+async fn keep_busy(demo: &Demo, running: &up::Running, runtime: &Runtime) -> Infallible {
+    let publishers = match publish(running, runtime).await {
+        Ok(publishers) => publishers,
+        Err(failure) => {
+            output::note(&format!("the tablet servers have no names in the mounttable: {}", failure.message));
+            Vec::new()
+        }
+    };
+    if demo.traffic > 0
+        && let Err(failure) = send_traffic(demo.traffic, running, runtime).await
+    {
+        output::note(&format!("no traffic: {}", failure.message));
+    }
+    // The publishers keep the names until they are dropped.
+    let never = std::future::pending().await;
+    drop(publishers);
+    never
+}
+
+async fn send_traffic(per_second: u16, running: &up::Running, runtime: &Runtime) -> Result<(), Failure> {
+    let client = Client::connect_cluster(running.first_address(), runtime.clone()).await?;
+    Ok(traffic::run(&client, &TableName::from_parts("dev", "dev", TABLE)?, per_second, runtime).await?)
+}
+
+/// Mounts each tablet server below `demo/tablet-servers`.
+async fn publish(running: &up::Running, runtime: &Runtime) -> Result<Vec<Publisher>, Failure> {
+    let Some(root) = running.mounttable() else { return Ok(Vec::new()) };
+    let root = mt::rooted(root);
+    let mut publishers = Vec::new();
+    for server in &running.cluster.servers {
+        let roots = Roots::new([root.as_str()]).map_err(mt::to_failure)?;
+        let names = mt::namespace(Namespace::builder(runtime.clone()).roots(roots), None, Some(PUBLISHED_AS))?;
+        let publisher = Publisher::start(&names, PERIOD);
+        publisher.add_server(server.address().parse().map_err(mt::to_failure)?).await;
+        publisher.add_name(&format!("demo/tablet-servers/{}", server.id()), Target::Leaf).await;
+        publishers.push(publisher);
+    }
+    Ok(publishers)
+}
+
 /// Loads the data if it is incomplete, and runs the queries.
 async fn load_and_query(demo: &Demo, running: &up::Running, runtime: &Runtime) -> Result<(), Failure> {
     let Dataset::Webtable = demo.dataset;
     let client = Client::connect_cluster(running.first_address(), runtime.clone()).await?;
-    let name = TableName::from_parts("dev", "dev", "webtable")?;
+    let name = TableName::from_parts("dev", "dev", TABLE)?;
     let webtable = load::Webtable::find(&demo.contents)?;
     let page = webtable.most_linked_page();
     let (found, wanted) = (count(&client, &name).await?, webtable.rows());

@@ -9,7 +9,7 @@ use ebla_model::schema::NewFamily;
 use ebla_runtime::Runtime;
 use serde_json::json;
 
-use super::ClusterArguments;
+use super::TableArguments;
 use super::table::{confirm, families_json, families_text, parse_family};
 use crate::output::{self, Failure, Format};
 
@@ -26,13 +26,7 @@ pub enum Family {
     /// Example:
     ///   ebla family list web
     #[command(verbatim_doc_comment)]
-    List {
-        /// Which cluster
-        #[command(flatten)]
-        cluster: ClusterArguments,
-        /// Name of the table
-        table: String,
-    },
+    List(TableArguments),
     /// Add families to a table, all or none
     ///
     /// Examples:
@@ -63,11 +57,9 @@ pub enum Family {
     ///   ebla family drop web language --yes
     #[command(verbatim_doc_comment)]
     Drop {
-        /// Which cluster
+        /// Which table
         #[command(flatten)]
-        cluster: ClusterArguments,
-        /// Name of the table
-        table: String,
+        of: TableArguments,
         /// Families to drop
         #[arg(required = true, value_name = "FAMILY")]
         families: Vec<String>,
@@ -80,14 +72,12 @@ pub enum Family {
 /// Families with their rules.
 #[derive(Debug, clap::Args)]
 pub struct Named {
-    /// Which cluster
+    /// Which table
     #[command(flatten)]
-    cluster: ClusterArguments,
-    /// Name of the table
-    table: String,
+    pub of: TableArguments,
     /// NAME, or NAME:maxversions=N, NAME:maxage=30d, or both joined by && or ||
     #[arg(required = true, value_name = "FAMILY")]
-    families: Vec<String>,
+    pub families: Vec<String>,
 }
 
 /// Carries out the command.
@@ -96,7 +86,7 @@ pub struct Named {
 /// What the cluster answers.
 pub async fn run(command: Family, runtime: Runtime) -> Result<(), Failure> {
     match command {
-        Family::List { cluster, table } => {
+        Family::List(TableArguments { cluster, table }) => {
             let name = cluster.table(&table)?;
             let families = cluster.client(&runtime).await?.admin().families(&name).await?;
             match cluster.output {
@@ -111,19 +101,21 @@ pub async fn run(command: Family, runtime: Runtime) -> Result<(), Failure> {
         Family::Add { named, locality_group: None } => change(&named, FamilyChange::Create, "added to", &runtime).await,
         Family::Add { named, locality_group: Some(group) } => add_to_group(&named, &group, &runtime).await,
         Family::Update(named) => change(&named, FamilyChange::Update, "updated in", &runtime).await,
-        Family::Drop { cluster, table, families, yes } => {
+        Family::Drop { of, families, yes } => {
+            let table = &of.table;
             if !yes {
-                confirm(&format!("drop {} and all their cells", families.join(", ")), &table)?;
+                confirm(&format!("drop {} and all their cells", families.join(", ")), table)?;
             }
             let changes: Vec<_> = families.iter().cloned().map(FamilyChange::Drop).collect();
-            apply(&cluster, &table, &changes, &format!("dropped from {table}: {}", families.join(", ")), &runtime).await
+            apply(&of, &changes, &format!("dropped from {table}: {}", families.join(", ")), &runtime).await
         }
     }
 }
 
 /// Adds families in a locality group, all or none.
 async fn add_to_group(named: &Named, group: &str, runtime: &Runtime) -> Result<(), Failure> {
-    let table = named.cluster.table(&named.table)?;
+    let of = &named.of;
+    let table = of.name()?;
     let families = named.families.iter().map(|text| parse_family(text)).collect::<Result<Vec<_>, _>>()?;
     let names: Vec<_> = families.iter().map(|(name, _rule)| name.clone()).collect();
     let add = |(name, gc): (String, Option<GcRule>)| -> Result<LocalityGroupChange, Error> {
@@ -131,14 +123,14 @@ async fn add_to_group(named: &Named, group: &str, runtime: &Runtime) -> Result<(
         Ok(LocalityGroupChange::Add { family, group: group.to_owned() })
     };
     let changes = families.into_iter().map(add).collect::<Result<Vec<_>, Error>>()?;
-    let client = named.cluster.client(runtime).await?;
+    let client = of.cluster.client(runtime).await?;
     client.admin().change_locality_groups(&table, &changes).await?;
-    match named.cluster.output {
+    match of.cluster.output {
         Format::Json => {
             let families = client.admin().families(&table).await?;
             output::print_json(&json!({ "name": table.as_str(), "families": families_json(&families) }));
         }
-        Format::Table => output::note(&format!("added to {}, group {group}: {}", named.table, names.join(", "))),
+        Format::Table => output::note(&format!("added to {}, group {group}: {}", of.table, names.join(", "))),
     }
     Ok(())
 }
@@ -152,20 +144,14 @@ async fn change(
     let families = named.families.iter().map(|text| parse_family(text)).collect::<Result<Vec<_>, _>>()?;
     let names: Vec<_> = families.iter().map(|(name, _)| name.clone()).collect();
     let changes: Vec<_> = families.into_iter().map(to_change).collect();
-    let done = format!("{done} {}: {}", named.table, names.join(", "));
-    apply(&named.cluster, &named.table, &changes, &done, runtime).await
+    let done = format!("{done} {}: {}", named.of.table, names.join(", "));
+    apply(&named.of, &changes, &done, runtime).await
 }
 
-async fn apply(
-    cluster: &ClusterArguments,
-    table: &str,
-    changes: &[FamilyChange],
-    done: &str,
-    runtime: &Runtime,
-) -> Result<(), Failure> {
-    let name = cluster.table(table)?;
-    let families = cluster.client(runtime).await?.admin().modify_families(&name, changes).await?;
-    match cluster.output {
+async fn apply(of: &TableArguments, changes: &[FamilyChange], done: &str, runtime: &Runtime) -> Result<(), Failure> {
+    let name = of.name()?;
+    let families = of.cluster.client(runtime).await?.admin().modify_families(&name, changes).await?;
+    match of.cluster.output {
         Format::Json => output::print_json(&json!({ "name": name.as_str(), "families": families_json(&families) })),
         Format::Table => output::note(done),
     }

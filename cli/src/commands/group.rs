@@ -103,7 +103,7 @@ fn servers(group: &GroupDescriptor) -> Vec<u64> {
     group.membership.replicas().map(|replica| replica.server.get()).collect()
 }
 
-fn to_json(one: &GroupStatus) -> Value {
+pub(super) fn to_json(one: &GroupStatus) -> Value {
     let replica = |one: Replica| json!({"replica": one.replica.get(), "server": one.server.get()});
     json!({
         "group": one.group.group.get(),

@@ -113,7 +113,7 @@ impl Target {
     }
 }
 
-fn parse_binding(text: &str) -> Result<(Role, Member), String> {
+pub(super) fn parse_binding(text: &str) -> Result<(Role, Member), String> {
     let (role, member) =
         text.split_once('=').ok_or("expected ROLE=MEMBER, such as roles/bigtable.reader=user:EMAIL")?;
     let role = role.parse().map_err(|error: Error| error.message)?;
@@ -191,7 +191,7 @@ fn show(cluster: &ClusterArguments, resource: &Resource, stored: &StoredPolicy) 
 }
 
 /// As Google's tools show it, without the etag.
-fn to_json(policy: &Policy) -> Value {
+pub(super) fn to_json(policy: &Policy) -> Value {
     let binding = |(role, members): (Role, &std::collections::BTreeSet<Member>)| {
         let members: Vec<_> = members.iter().map(ToString::to_string).collect();
         json!({"role": role.name(), "members": members})

@@ -9,7 +9,7 @@ use ebla_proto::{operate, record};
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
-use super::ClusterArguments;
+use super::{ClusterArguments, TableArguments};
 use crate::output::{self, Failure, Format};
 
 /// Show and change the locality groups of a table
@@ -30,11 +30,9 @@ pub enum LocalityGroup {
     ///   ebla table locality-group set web pages compression=two-pass
     #[command(verbatim_doc_comment)]
     Set {
-        /// Which cluster
+        /// Which table
         #[command(flatten)]
-        cluster: ClusterArguments,
-        /// Name of the table
-        table: String,
+        of: TableArguments,
         /// Name of the group
         group: String,
         /// Options
@@ -49,11 +47,9 @@ pub enum LocalityGroup {
     ///   ebla table locality-group move web contents pages
     #[command(verbatim_doc_comment)]
     Move {
-        /// Which cluster
+        /// Which table
         #[command(flatten)]
-        cluster: ClusterArguments,
-        /// Name of the table
-        table: String,
+        of: TableArguments,
         /// Name of the family
         family: String,
         /// Name of its new group
@@ -65,11 +61,9 @@ pub enum LocalityGroup {
     ///   ebla table locality-group remove web pages
     #[command(verbatim_doc_comment)]
     Remove {
-        /// Which cluster
+        /// Which table
         #[command(flatten)]
-        cluster: ClusterArguments,
-        /// Name of the table
-        table: String,
+        of: TableArguments,
         /// Name of the group
         group: String,
     },
@@ -83,11 +77,9 @@ pub enum LocalityGroup {
     ///   ebla table locality-group describe web --flush
     #[command(verbatim_doc_comment)]
     Describe {
-        /// Which cluster
+        /// Which table
         #[command(flatten)]
-        cluster: ClusterArguments,
-        /// Name of the table
-        table: String,
+        of: TableArguments,
         /// Write what is in memory alone to files first
         #[arg(long)]
         flush: bool,
@@ -99,37 +91,26 @@ pub enum LocalityGroup {
 /// # Errors
 /// What the cluster answers.
 pub async fn run(command: LocalityGroup, runtime: Runtime) -> Result<(), Failure> {
-    let (cluster, table, change) = match command {
-        LocalityGroup::Set { cluster, table, group, options } => {
-            (cluster, table, LocalityGroupChange::Set { name: group, options })
-        }
-        LocalityGroup::Move { cluster, table, family, group } => {
-            (cluster, table, LocalityGroupChange::Move { family, group })
-        }
-        LocalityGroup::Remove { cluster, table, group } => {
-            (cluster, table, LocalityGroupChange::Remove { name: group })
-        }
-        LocalityGroup::Describe { cluster, table, flush } => {
+    let (of, change) = match command {
+        LocalityGroup::Set { of, group, options } => (of, LocalityGroupChange::Set { name: group, options }),
+        LocalityGroup::Move { of, family, group } => (of, LocalityGroupChange::Move { family, group }),
+        LocalityGroup::Remove { of, group } => (of, LocalityGroupChange::Remove { name: group }),
+        LocalityGroup::Describe { of, flush } => {
             let sizes = if flush { GroupSizes::Flushed } else { GroupSizes::Files };
-            return describe(&cluster, &table, sizes, &runtime).await;
+            return describe(&of, sizes, &runtime).await;
         }
     };
-    let name = cluster.table(&table)?;
-    let client = cluster.client(&runtime).await?;
+    let name = of.name()?;
+    let client = of.cluster.client(&runtime).await?;
     let groups = client.admin().change_locality_groups(&name, &[change]).await?;
-    show(&cluster, &groups);
+    show(&of.cluster, &groups);
     Ok(())
 }
 
-async fn describe(
-    cluster: &ClusterArguments,
-    table: &str,
-    sizes: GroupSizes,
-    runtime: &Runtime,
-) -> Result<(), Failure> {
-    let name = cluster.table(table)?;
-    let groups = cluster.client(runtime).await?.admin().describe_locality_groups(&name, sizes).await?;
-    show(cluster, &groups);
+async fn describe(of: &TableArguments, sizes: GroupSizes, runtime: &Runtime) -> Result<(), Failure> {
+    let name = of.name()?;
+    let groups = of.cluster.client(runtime).await?.admin().describe_locality_groups(&name, sizes).await?;
+    show(&of.cluster, &groups);
     if groups.iter().any(|group| group.bytes.is_none()) {
         output::note("the sizes are unknown: not every tablet has a leader that reports them; try again");
     }

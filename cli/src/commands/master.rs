@@ -4,11 +4,15 @@ use std::time::Duration;
 
 use ebla_master::MasterConfig;
 use ebla_master::plan::replica_balance::ReplicaBalance;
+use ebla_model::cluster_name::ClusterName;
 use ebla_runtime::Runtime;
 use serde_json::json;
 
+use super::console;
+use super::heat_map::HeatMapArgument;
 use super::merges::MergeArguments;
 use super::node::{Announcement, NodeArguments};
+use super::tablet_server::TraceArguments;
 use crate::output::Failure;
 use crate::process::{self, Signals, Users};
 
@@ -34,6 +38,9 @@ pub struct Master {
     /// When small tablets are merged
     #[command(flatten)]
     pub merges: MergeArguments,
+    /// Key heat
+    #[command(flatten)]
+    pub heat: HeatMapArgument,
     /// Whether replicas move between healthy servers so that all have about as much, and groups divide until there is one for each
     /// server
     #[arg(long, value_name = "on|off", value_enum, default_value = "on")]
@@ -41,6 +48,12 @@ pub struct Master {
     /// Seconds for which every master and tablet server must support a later cluster version before it becomes active
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub upgrade_delay: u32,
+    /// Name under which the cluster registers itself, for `ebla cluster list`: letters, digits, '.', '_' and '-'
+    #[arg(long, value_name = "NAME", default_value_t)]
+    pub cluster_name: ClusterName,
+    /// Traces
+    #[command(flatten)]
+    pub traces: TraceArguments,
 }
 
 /// Whether replicas move between healthy servers.
@@ -77,9 +90,14 @@ pub async fn run(master: Master, runtime: Runtime) -> Result<(), Failure> {
         repair_grace: Duration::from_secs(master.repair_grace.into()),
         merges: master.merges.rules(),
         replica_balance: master.balance.into(),
+        heat: master.heat.heat_map,
         upgrade_delay: Duration::from_secs(master.upgrade_delay.into()),
+        cluster_name: master.cluster_name,
+        traces: master.traces.options(),
+        collector: master.traces.otlp.clone(),
         ..MasterConfig::new(&master.node.listen, master.replicas.into())
     };
+    monitoring.name_console(console::ELSEWHERE);
     let running = ebla_master::Master::start(config, chubby, runtime.clone()).await?;
     let address = running.address();
     monitoring.register(&[running.metrics()]);

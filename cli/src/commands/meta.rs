@@ -4,12 +4,13 @@ use ebla_client::locate::Hop;
 use ebla_client::metadata::MetadataTablet;
 use ebla_model::id::TabletId;
 use ebla_model::key::RowKey;
+use ebla_model::metadata::TabletDescriptor;
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
 use super::{ClusterArguments, tablet};
-use crate::encoding;
 use crate::output::{self, Failure, Format, Table};
+use ebla_client::encoding;
 
 /// Look up which tablet holds a row, and list the tablets of METADATA
 ///
@@ -72,15 +73,7 @@ pub async fn run(command: Meta, runtime: Runtime) -> Result<(), Failure> {
         let held_by = &found.tablet.descriptor;
         let leader = found.tablet.leader.map(|leader| leader.server.get());
         if cluster.output == Format::Json {
-            output::print_json(&json!({
-                "tablet": held_by.tablet.get(),
-                "group": held_by.group.get(),
-                "servers": tablet::servers(held_by),
-                "start": encoding::to_base64(held_by.range.start().as_bytes()),
-                "end": held_by.range.end().map(|end| encoding::to_base64(end.as_bytes())),
-                "leader": leader,
-                "hops": found.trace.iter().map(hop_json).collect::<Vec<_>>(),
-            }));
+            output::print_json(&located_json(held_by, leader, &found.trace));
         } else {
             output::print(&render(&found.trace));
             let replicas = tablet::mark_leader(&tablet::servers(held_by), leader);
@@ -92,6 +85,19 @@ pub async fn run(command: Meta, runtime: Runtime) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// A tablet that was located, with the way to it.
+pub(super) fn located_json(held_by: &TabletDescriptor, leader: Option<u64>, trace: &[Hop]) -> Value {
+    json!({
+        "tablet": held_by.tablet.get(),
+        "group": held_by.group.get(),
+        "servers": tablet::servers(held_by),
+        "start": encoding::to_base64(held_by.range.start().as_bytes()),
+        "end": held_by.range.end().map(|end| encoding::to_base64(end.as_bytes())),
+        "leader": leader,
+        "hops": trace.iter().map(hop_json).collect::<Vec<_>>(),
+    })
 }
 
 async fn list(cluster: &ClusterArguments, runtime: &Runtime) -> Result<(), Failure> {
@@ -122,7 +128,7 @@ fn render_list(tablets: &[MetadataTablet]) -> String {
     table.render()
 }
 
-fn tablet_json(of: &MetadataTablet) -> Value {
+pub(super) fn tablet_json(of: &MetadataTablet) -> Value {
     let MetadataTablet { descriptor, leader, rows, size_bytes } = of;
     json!({
         "tablet": descriptor.tablet.get(),

@@ -5,18 +5,27 @@
 //! `--instance`. `--timeout` bounds each of these commands as a whole.
 
 pub mod bench;
+pub mod cbt;
 pub mod cert;
 pub mod check;
 pub mod cluster;
 pub mod completion;
 pub mod config;
 mod connectivity;
+pub mod console;
+pub mod debug;
 pub mod demo;
+pub mod doctor;
+pub(crate) mod documents;
 pub mod events;
 pub mod family;
 pub mod group;
+pub mod heat_map;
 mod help;
+pub mod hot;
 pub mod iam;
+#[cfg(test)]
+mod json_reference;
 pub mod load;
 pub mod locality_group;
 pub mod master;
@@ -30,11 +39,13 @@ pub mod quota;
 pub mod recover;
 pub mod row;
 pub mod server;
+pub mod slow;
 pub mod status;
 pub mod table;
 pub mod tablet;
 pub mod tablet_server;
 pub mod token;
+pub mod top;
 pub mod up;
 pub mod verify;
 pub mod version;
@@ -108,6 +119,19 @@ pub fn given_timeout() -> Option<Duration> {
     TIMEOUT.try_with(|timeout| *timeout).ok()
 }
 
+/// Timeout of a call to the master, unless `--timeout` is shorter, whose answer a command can do without, or which it repeats. A tablet
+/// server repeats a call until its timeout while no master is active.
+const MASTER_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The same calls, which fail soon without a master.
+fn within_seconds(admin: Admin) -> Admin {
+    admin.with_timeout(shorter(given_timeout()))
+}
+
+fn shorter(given: Option<Duration>) -> Duration {
+    given.map_or(MASTER_TIMEOUT, |given| given.min(MASTER_TIMEOUT))
+}
+
 impl Arguments {
     /// Number of worker threads of the async runtime; `None`: one for each processor.
     pub fn threads(&self) -> Option<usize> {
@@ -133,18 +157,60 @@ pub struct ClusterArguments {
     /// Output format
     #[arg(short = 'o', long = "output", env = "EBLA_OUTPUT", value_parser = output::layouts(), default_value = "table")]
     pub output: Format,
-    /// File with the token (JWT) of the caller, for admin calls to servers with access control
+    /// The caller
+    #[command(flatten)]
+    pub caller: TokenArguments,
+}
+
+/// A table, and the options that select its cluster.
+#[derive(Clone, Debug, clap::Args)]
+pub struct TableArguments {
+    /// Which cluster
+    #[command(flatten)]
+    pub cluster: ClusterArguments,
+    /// Name of the table
+    pub table: String,
+}
+
+impl TableArguments {
+    /// The full name of the table.
+    ///
+    /// # Errors
+    /// As [`ClusterArguments::table`].
+    pub fn name(&self) -> Result<TableName, Failure> {
+        self.cluster.table(&self.table)
+    }
+}
+
+/// Options with the token of the caller.
+#[derive(Clone, Debug, clap::Args)]
+pub struct TokenArguments {
+    /// File with the token (JWT) of the caller, for servers with access control
     #[arg(long, env = "EBLA_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// Send the token although the connection has no TLS: everybody on the network path can read it and use it
+    #[arg(long)]
+    pub insecure_token: bool,
+}
+
+impl TokenArguments {
+    /// The token of `--token-file`.
+    ///
+    /// # Errors
+    /// Usage, when the file cannot be read or has no token.
+    pub fn token(&self) -> Result<Option<BearerToken>, Failure> {
+        let token = token_in(self.token_file.as_deref())?;
+        Ok(if self.insecure_token { token.map(BearerToken::allow_plaintext) } else { token })
+    }
 }
 
 impl ClusterArguments {
     /// The token of `--token-file`.
     ///
     /// # Errors
-    /// Usage, when the file cannot be read or has no token.
+    /// As [`TokenArguments::token`].
     pub fn token(&self) -> Result<Option<BearerToken>, Failure> {
-        token_in(self.token_file.as_deref())
+        self.caller.token()
     }
 
     /// Admin calls at an address, with the token.
@@ -184,7 +250,8 @@ impl ClusterArguments {
         }
     }
 
-    /// A client of the cluster, which locates tablets itself. Its calls time out after `--timeout`.
+    /// A client of the cluster, which locates tablets itself; while access control is on, a client of the public API. Its calls time out after
+    /// `--timeout`.
     ///
     /// # Errors
     /// When nothing answers at the addresses.
@@ -252,6 +319,10 @@ pub enum Command {
     Master(master::Master),
     TabletServer(Box<tablet_server::TabletServer>),
     Status(status::Status),
+    Top(Box<top::Top>),
+    Doctor(Box<doctor::Doctor>),
+    #[command(subcommand)]
+    Debug(debug::Debug),
     Wait(wait::Wait),
     #[command(subcommand)]
     Server(server::Server),
@@ -269,9 +340,14 @@ pub enum Command {
     Set(row::Set),
     Scan(row::Scan),
     Count(row::Count),
+    #[command(flatten)]
+    Cbt(Box<cbt::Cbt>),
     #[command(subcommand)]
     Tablet(tablet::Tablet),
     Events(events::Events),
+    Slow(Box<slow::Slow>),
+    #[command(subcommand)]
+    Trace(Box<slow::Trace>),
     #[command(subcommand)]
     Group(group::Group),
     #[command(subcommand)]
@@ -302,6 +378,18 @@ impl Command {
     pub const fn serves(&self) -> bool {
         matches!(self, Self::Up(_) | Self::Demo(_) | Self::Master(_) | Self::TabletServer(_) | Self::Mounttable(_))
     }
+
+    /// Whether the command shows its output again and again until Ctrl-C; then `--timeout` applies to each of its calls only.
+    pub fn is_repeated(&self) -> bool {
+        match self {
+            Self::Top(top) => top.is_repeated(),
+            Self::Status(status) => status.watch.is_repeated(),
+            Self::Server(server::Server::List { watch, .. })
+            | Self::Table(table::Table::List { watch, .. })
+            | Self::Tablet(tablet::Tablet::List { watch, .. }) => watch.is_repeated(),
+            _ => false,
+        }
+    }
 }
 
 /// Runs the command. Boxed here, so that its machine code is generated in this crate and not again in each program that
@@ -316,6 +404,9 @@ pub fn run(arguments: Arguments) -> LocalBoxFuture<'static, Result<(), Failure>>
 async fn dispatch(arguments: Arguments) -> Result<(), Failure> {
     let runtime = secured(Runtime::system("ebla"), &arguments)?;
     match arguments.timeout.map(HumanDuration::get) {
+        Some(timeout) if arguments.command.is_repeated() => {
+            TIMEOUT.scope(timeout, Box::pin(execute(arguments.command, runtime))).await
+        }
         Some(timeout) if !arguments.command.serves() => {
             let clock = runtime.clock.clone();
             let started = clock.monotonic();
@@ -364,6 +455,9 @@ async fn execute(command: Command, runtime: Runtime) -> Result<(), Failure> {
         Command::TabletServer(server) => Box::pin(tablet_server::run(*server, runtime)).await,
         Command::Server(server) => Box::pin(server::run(server, runtime)).await,
         Command::Status(status) => Box::pin(status::run(status, runtime)).await,
+        Command::Top(top) => Box::pin(top::run(*top, runtime)).await,
+        Command::Debug(debug) => Box::pin(debug::run(debug, runtime)).await,
+        Command::Doctor(doctor) => Box::pin(doctor::run(*doctor, runtime)).await,
         Command::Wait(wait) => Box::pin(wait::run(wait, runtime)).await,
         Command::Table(table) => Box::pin(table::run(table, runtime)).await,
         Command::Family(family) => Box::pin(family::run(family, runtime)).await,
@@ -374,8 +468,11 @@ async fn execute(command: Command, runtime: Runtime) -> Result<(), Failure> {
         Command::Set(set) => Box::pin(row::run(row::Row::Set(set), runtime)).await,
         Command::Scan(scan) => Box::pin(row::run(row::Row::Scan(scan), runtime)).await,
         Command::Count(count) => Box::pin(row::run(row::Row::Count(count), runtime)).await,
+        Command::Cbt(command) => Box::pin(cbt::run(*command, runtime)).await,
         Command::Tablet(tablet) => Box::pin(tablet::run(tablet, runtime)).await,
         Command::Events(events) => Box::pin(events::run(events, runtime)).await,
+        Command::Slow(slow) => Box::pin(slow::run(*slow, runtime)).await,
+        Command::Trace(command) => Box::pin(slow::trace(*command, runtime)).await,
         Command::Group(group) => Box::pin(group::run(group, runtime)).await,
         Command::Meta(meta) => Box::pin(meta::run(meta, runtime)).await,
         Command::Cluster(cluster) => Box::pin(cluster::run(cluster, runtime)).await,

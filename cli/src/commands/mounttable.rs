@@ -188,6 +188,7 @@ pub async fn run(command: Mounttable, runtime: Runtime) -> Result<(), Failure> {
     };
     monitoring.register(&[server.metrics()]);
     monitoring.readiness.decide_by(server.readiness());
+    monitoring.name_console(super::console::ELSEWHERE);
     let announced = announce(&command, &server, &monitoring, &runtime);
     if announced.is_ok() {
         signals.next().await;

@@ -13,6 +13,8 @@ mod publish;
 mod show;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(super) use self::tests::documents;
 mod trace;
 
 use std::path::{Path, PathBuf};
@@ -64,6 +66,9 @@ pub struct Root {
     /// File with the token (JWT) that authenticates the caller at a server with --jwt-keys
     #[arg(long, global = true, value_name = "FILE", env = "MT_TOKEN_FILE", conflicts_with = "identity")]
     pub token_file: Option<PathBuf>,
+    /// Send the token although the connection has no TLS: everybody on the network path can read it and use it
+    #[arg(long, global = true)]
+    pub insecure_token: bool,
     /// Mounted mounttable that receives the token too; repeat for several. Without this only --root and the server of a
     /// name that begins with /HOST:PORT receive it
     #[arg(long, global = true, value_name = "HOST:PORT")]
@@ -450,7 +455,7 @@ pub fn to_failure(error: Error) -> Failure {
 /// The namespace of a caller who authenticates with the token in `token_file`, or claims the identity `called`.
 ///
 /// # Errors
-/// Usage, when the token cannot be read.
+/// Usage, when the token cannot be read, or may not be sent on the connections of the builder.
 pub(super) fn namespace(
     builder: Builder,
     token_file: Option<&Path>,
@@ -480,6 +485,7 @@ impl Root {
         let token_servers = Roots::new(token_servers.iter().map(String::as_str)).map_err(to_failure)?;
         let scope = if self.follow_mounts { ChangeScope::MountedTables } else { ChangeScope::NamedTable };
         let builder = Namespace::builder(runtime.clone()).roots(roots).token_servers(token_servers).change_scope(scope);
+        let builder = if self.insecure_token { builder.allow_plaintext_token() } else { builder };
         namespace(builder, self.token_file.as_deref(), self.identity.as_deref())
     }
 

@@ -25,12 +25,18 @@ pub struct ConnectionArguments {
     /// certificates prove what they are
     #[arg(long, value_name = "NUMBER", env = "EBLA_CONNECTIONS", default_value_t = CONNECTIONS_MAX)]
     pub connections: usize,
+    /// Those of one address (IPv6: of its first 64 bits), so that one machine cannot take them all; more for a proxy [default: half of
+    /// --connections]
+    #[arg(long, value_name = "NUMBER", env = "EBLA_CONNECTIONS_PER_ADDRESS")]
+    pub connections_per_address: Option<usize>,
 }
 
 impl ConnectionArguments {
     /// The runtime whose listeners accept this many connections together.
     pub fn limit(self, runtime: Runtime) -> Runtime {
-        let net = runtime.net.clone().with_connections(ConnectionLimit::new(self.connections));
+        let of_address = self.connections_per_address.unwrap_or_else(|| self.connections.div_ceil(2));
+        let limit = ConnectionLimit::new(self.connections).with_max_of_address(of_address);
+        let net = runtime.net.clone().with_connections(limit);
         Runtime { net, ..runtime }
     }
 }
@@ -53,7 +59,7 @@ pub struct NodeArguments {
     /// Address where other processes reach this one, if it differs from --listen
     #[arg(long, value_name = "HOST:PORT", value_parser = process::host_port)]
     pub advertise: Option<String>,
-    /// Where to serve metrics, health and readiness over HTTP: /metrics, /healthz, /readyz, /debug/; port 0 takes a free one [default: no
+    /// Where to serve metrics, health and readiness over HTTP: /metrics, /healthz, /readyz, /debug/, and on a tablet server the web console: /; port 0 takes a free one [default: no
     /// such port]
     #[arg(long, value_name = "HOST:PORT", env = "EBLA_HTTP", value_parser = process::host_port)]
     pub http: Option<String>,
@@ -75,6 +81,9 @@ pub struct NodeArguments {
     /// File with the token (JWT) for --publish-to, for a mounttable with --jwt-keys
     #[arg(long, value_name = "FILE", requires = "publish_to")]
     pub publish_token_file: Option<PathBuf>,
+    /// Send the token of --publish-token-file although connections have no TLS: others on the network path can read and use it
+    #[arg(long, requires = "publish_token_file")]
+    pub publish_insecure_token: bool,
     /// Listen on addresses other than loopback although there is no TLS and no authentication
     #[arg(long)]
     pub insecure: bool,
@@ -169,6 +178,7 @@ impl NodeArguments {
         let roots = Roots::new(roots.iter().map(String::as_str)).map_err(mt::to_failure)?;
         let token = self.publish_token_file.as_deref();
         let builder = Namespace::builder(runtime.clone()).roots(roots);
+        let builder = if self.publish_insecure_token { builder.allow_plaintext_token() } else { builder };
         let names = mt::namespace(builder, token, Some(&self.publish_as))?;
         let publisher = Publisher::start(&names, PERIOD);
         publisher.add_server(address.parse().map_err(mt::to_failure)?).await;

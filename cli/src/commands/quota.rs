@@ -1,6 +1,7 @@
 //! `ebla table quota`: how much a table and its families may store; and what they cost, for `ebla table describe`.
 
 use ebla_client::Client;
+use ebla_client::encoding;
 use ebla_model::capacity::readable_bytes;
 use ebla_model::error::Reason;
 use ebla_model::quota::{FamilyUsage, Quota, QuotaLimits};
@@ -10,9 +11,9 @@ use ebla_runtime::Runtime;
 use ebla_runtime::units::ByteSize;
 use serde_json::{Map, Value, json};
 
-use super::ClusterArguments;
+use super::TableArguments;
 use crate::output::{self, Failure};
-use crate::{encoding, size};
+use crate::size;
 
 /// Limit how much a table or a family may store
 #[derive(Debug, clap::Subcommand)]
@@ -28,11 +29,9 @@ pub enum QuotaCommand {
     ///   ebla table quota set web --family contents --bytes 8GiB --cells 1000000
     #[command(verbatim_doc_comment)]
     Set {
-        /// Which cluster
+        /// Which table
         #[command(flatten)]
-        cluster: ClusterArguments,
-        /// Name of the table
-        table: String,
+        of: TableArguments,
         /// Name of the family; without it the table as a whole
         #[arg(long)]
         family: Option<String>,
@@ -49,11 +48,9 @@ pub enum QuotaCommand {
     ///   ebla table quota remove web --family contents
     #[command(verbatim_doc_comment)]
     Remove {
-        /// Which cluster
+        /// Which table
         #[command(flatten)]
-        cluster: ClusterArguments,
-        /// Name of the table
-        table: String,
+        of: TableArguments,
         /// Name of the family; without it the table as a whole
         #[arg(long)]
         family: Option<String>,
@@ -65,13 +62,14 @@ pub enum QuotaCommand {
 /// # Errors
 /// What the cluster answers.
 pub async fn run(command: QuotaCommand, runtime: Runtime) -> Result<(), Failure> {
-    let (cluster, table, family, limits) = match command {
-        QuotaCommand::Set { cluster, table, family, bytes, cells } => {
-            (cluster, table, family, QuotaLimits { stored_bytes: bytes.map(ByteSize::bytes), cells })
+    let (of, family, limits) = match command {
+        QuotaCommand::Set { of, family, bytes, cells } => {
+            (of, family, QuotaLimits { stored_bytes: bytes.map(ByteSize::bytes), cells })
         }
-        QuotaCommand::Remove { cluster, table, family } => (cluster, table, family, QuotaLimits::default()),
+        QuotaCommand::Remove { of, family } => (of, family, QuotaLimits::default()),
     };
-    let name = cluster.table(&table)?;
+    let name = of.name()?;
+    let TableArguments { cluster, table } = of;
     let client = cluster.client(&runtime).await?;
     client.admin().set_quota(&name, family.as_deref(), limits).await?;
     let subject = family.map_or_else(|| table.clone(), |family| format!("{family} of {table}"));

@@ -86,7 +86,7 @@ fn render(reply: &RecoverReply, mode: ExecutionMode) -> String {
     shown
 }
 
-fn to_json(reply: &RecoverReply, mode: ExecutionMode) -> Value {
+pub(super) fn to_json(reply: &RecoverReply, mode: ExecutionMode) -> Value {
     json!({
         "dry_run": mode == ExecutionMode::DryRun,
         "servers": reply.servers,

@@ -12,9 +12,9 @@ use ebla_runtime::Runtime;
 use futures::TryStreamExt as _;
 use serde_json::{Value, json};
 
-use super::ClusterArguments;
-use crate::encoding;
+use super::{ClusterArguments, TableArguments, cbt};
 use crate::output::{self, Failure, Format, Layout, Table};
+use ebla_client::encoding;
 
 /// Read and write rows
 ///
@@ -46,14 +46,9 @@ pub enum Row {
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Get {
-    /// Which cluster
+    /// Which row
     #[command(flatten)]
-    pub cluster: ClusterArguments,
-    /// Name of the table
-    pub table: String,
-    /// Key of the row; bytes as \xHH
-    #[arg(value_parser = encoding::parse_key)]
-    pub row: RowKey,
+    pub of: RowArguments,
     /// Show values as hexadecimal digits
     #[arg(long)]
     pub hex: bool,
@@ -68,14 +63,9 @@ pub struct Get {
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Set {
-    /// Which cluster
+    /// Which row
     #[command(flatten)]
-    pub cluster: ClusterArguments,
-    /// Name of the table
-    pub table: String,
-    /// Key of the row; bytes as \xHH
-    #[arg(value_parser = encoding::parse_key)]
-    pub row: RowKey,
+    pub of: RowArguments,
     /// FAMILY:QUALIFIER=VALUE; bytes as \xHH, and `=` in a qualifier as \x3d
     #[arg(required = true, value_name = "CELL")]
     pub cells: Vec<String>,
@@ -94,14 +84,9 @@ pub struct Set {
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Delete {
-    /// Which cluster
+    /// Which row
     #[command(flatten)]
-    pub cluster: ClusterArguments,
-    /// Name of the table
-    pub table: String,
-    /// Key of the row; bytes as \xHH
-    #[arg(value_parser = encoding::parse_key)]
-    pub row: RowKey,
+    pub of: RowArguments,
     /// Delete only the cells of this family
     #[arg(long, conflicts_with = "column")]
     pub family: Option<String>,
@@ -119,11 +104,9 @@ pub struct Delete {
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Scan {
-    /// Which cluster
+    /// Which table
     #[command(flatten)]
-    pub cluster: ClusterArguments,
-    /// Name of the table
-    pub table: String,
+    pub of: TableArguments,
     /// Which rows
     #[command(flatten)]
     pub keys: Keys,
@@ -145,17 +128,32 @@ pub struct Scan {
 /// Examples:
 ///   ebla row count web
 ///   ebla count web --prefix com.
+///   ebla count web prefix=com.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Count {
+    /// Which table
+    #[command(flatten)]
+    pub of: TableArguments,
+    /// Which rows
+    #[command(flatten)]
+    pub keys: Keys,
+    /// As `--prefix KEY`, in the syntax of cbt
+    #[arg(value_name = "prefix=KEY", value_parser = cbt::parse_prefix, conflicts_with = "prefix")]
+    pub prefix_argument: Option<RowKey>,
+}
+
+/// A row of a table.
+#[derive(Debug, clap::Args)]
+pub struct RowArguments {
     /// Which cluster
     #[command(flatten)]
     pub cluster: ClusterArguments,
     /// Name of the table
     pub table: String,
-    /// Which rows
-    #[command(flatten)]
-    pub keys: Keys,
+    /// Key of the row; bytes as \xHH
+    #[arg(value_parser = encoding::parse_key)]
+    pub row: RowKey,
 }
 
 /// A range of rows.
@@ -181,14 +179,18 @@ impl Keys {
 /// A column of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
-    family: String,
-    qualifier: Bytes,
+    /// Name of its family.
+    pub family: String,
+    /// The qualifier in the family.
+    pub qualifier: Bytes,
 }
 
 /// Representation of values on the command line and in the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Values {
+pub(super) enum Values {
+    /// Printable text; any other byte is `\xHH`.
     Escaped,
+    /// Hexadecimal digits.
     Hex,
 }
 
@@ -218,24 +220,33 @@ impl Values {
 /// An error from the cluster; 3 when the row does not exist.
 pub async fn run(command: Row, runtime: Runtime) -> Result<(), Failure> {
     match command {
-        Row::Get(get) => self::get(get, runtime).await,
-        Row::Set(Set { cluster, table, row, cells, hex }) => {
-            set(&cluster, &table, &row, &cells, Values::of(hex), &runtime).await
-        }
+        Row::Get(Get { of, hex }) => show_row(&of, None, Values::of(hex), &runtime).await,
+        Row::Set(Set { of, cells, hex }) => set(&of, &cells, Values::of(hex), &runtime).await,
         Row::Delete(delete) => self::delete(delete, runtime).await,
-        Row::Scan(Scan { cluster, table, keys, limit, reversed, hex }) => {
-            let view = View::new(&cluster, hex)?;
+        Row::Scan(Scan { of, keys, limit, reversed, hex }) => {
             let direction = if reversed { Direction::Descending } else { Direction::Ascending };
-            scan(&cluster, &table, keys.rows()?, limit, direction, view, &runtime).await
+            let query = Query { keys, limit, direction, filter: None, syntax: Syntax::Options };
+            scan(&of, query, Values::of(hex), &runtime).await
         }
         Row::Count(count) => self::count(count, runtime).await,
     }
 }
 
-async fn get(Get { cluster, table, row, hex }: Get, runtime: Runtime) -> Result<(), Failure> {
-    let view = View::new(&cluster, hex)?;
-    let found = cluster.client(&runtime).await?.table(&cluster.table(&table)?).read_row(&row, None).await?;
-    let absent = || Failure { message: format!("table {table} has no row {}", shown(&row)), code: 3 };
+/// Shows one row, or what passes the filter of it.
+///
+/// # Errors
+/// 3 when nothing of the row passes; errors of the cluster.
+pub(super) async fn show_row(
+    of: &RowArguments,
+    filter: Option<Filter>,
+    values: Values,
+    runtime: &Runtime,
+) -> Result<(), Failure> {
+    let RowArguments { cluster, table, row } = of;
+    let view = View::new(cluster, values)?;
+    let what = if filter.is_some() { "no such cells in row" } else { "no row" };
+    let found = cluster.client(runtime).await?.table(&cluster.table(table)?).read_row(row, filter).await?;
+    let absent = || Failure { message: format!("table {table} has {what} {}", shown(row)), code: 3 };
     let row = found.ok_or_else(absent)?;
     match view {
         View::Json => output::print_json(&json!([row_json(&row)])),
@@ -249,7 +260,8 @@ async fn get(Get { cluster, table, row, hex }: Get, runtime: Runtime) -> Result<
     Ok(())
 }
 
-async fn delete(Delete { cluster, table, row, family, column }: Delete, runtime: Runtime) -> Result<(), Failure> {
+async fn delete(Delete { of, family, column }: Delete, runtime: Runtime) -> Result<(), Failure> {
+    let RowArguments { cluster, table, row } = of;
     let (what, mutation) = deletion(family, column);
     let name = cluster.table(&table)?;
     cluster.client(&runtime).await?.table(&name).mutate_row(&row, &[mutation]).await?;
@@ -260,32 +272,36 @@ async fn delete(Delete { cluster, table, row, family, column }: Delete, runtime:
     Ok(())
 }
 
-async fn count(Count { cluster, table, keys }: Count, runtime: Runtime) -> Result<(), Failure> {
-    let name = cluster.table(&table)?;
+async fn count(Count { of, keys, prefix_argument }: Count, runtime: Runtime) -> Result<(), Failure> {
+    let name = of.name()?;
+    let keys = Keys { prefix: keys.prefix.or(prefix_argument), ..keys };
     let filter = Filter::Chain(vec![Filter::CellsPerRowLimit(1), Filter::StripValue]);
     let options = ReadOptions { filter: Some(filter), ..ReadOptions::default() };
-    let mut found = cluster.client(&runtime).await?.table(&name).stream_rows(keys.rows()?, options);
+    let mut found = of.cluster.client(&runtime).await?.table(&name).stream_rows(keys.rows()?, options);
     let mut rows = 0_u64;
     while found.try_next().await?.is_some() {
         rows = rows.saturating_add(1);
     }
-    match cluster.output {
+    match of.cluster.output {
         Format::Json => output::print_json(&json!({ "rows": rows })),
         Format::Table => output::print(&format!("{rows}\n")),
     }
     Ok(())
 }
 
-async fn set(
-    cluster: &ClusterArguments,
-    table: &str,
-    row: &RowKey,
-    cells: &[String],
-    values: Values,
-    runtime: &Runtime,
-) -> Result<(), Failure> {
+/// The mutations of `set`. `app-profile=NAME` of cbt is no cell, which has a colon before its equals sign; it has no effect.
+fn mutations(cells: &[String], values: Values) -> Result<Vec<Mutation>, Failure> {
+    let cells: Vec<&String> = cells.iter().filter(|text| !text.starts_with("app-profile=")).collect();
+    if cells.is_empty() {
+        return Err(Failure::usage("no cell is given: write FAMILY:QUALIFIER=VALUE"));
+    }
+    cells.into_iter().map(|text| parse_cell(text, values)).collect()
+}
+
+async fn set(of: &RowArguments, cells: &[String], values: Values, runtime: &Runtime) -> Result<(), Failure> {
+    let RowArguments { cluster, table, row } = of;
     let name = cluster.table(table)?;
-    let mutations = cells.iter().map(|text| parse_cell(text, values)).collect::<Result<Vec<_>, _>>()?;
+    let mutations = mutations(cells, values)?;
     cluster.client(runtime).await?.table(&name).mutate_row(row, &mutations).await?;
     if cluster.output == Format::Json {
         output::print_json(&json!({ "key": encoding::to_base64(row.as_bytes()), "cells": mutations.len() }));
@@ -293,21 +309,41 @@ async fn set(
     Ok(())
 }
 
+/// The rows that a scan shows.
+pub(super) struct Query {
+    /// Which keys.
+    pub(super) keys: Keys,
+    /// At most this many rows; 0: all.
+    pub(super) limit: u64,
+    /// The order of the rows.
+    pub(super) direction: Direction,
+    /// What is shown of them; `None`: all.
+    pub(super) filter: Option<Filter>,
+    /// How the note about further rows is written.
+    pub(super) syntax: Syntax,
+}
+
+/// How arguments are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Syntax {
+    /// `--start KEY`
+    Options,
+    /// `start=KEY`, as in cbt.
+    Arguments,
+}
+
 /// Shows rows as they arrive, and notes when there are more than the limit.
-async fn scan(
-    cluster: &ClusterArguments,
-    table: &str,
-    rows: RowSet,
-    limit: u64,
-    direction: Direction,
-    view: View,
-    runtime: &Runtime,
-) -> Result<(), Failure> {
-    let name = cluster.table(table)?;
+///
+/// # Errors
+/// Usage, for an empty range; errors of the cluster.
+pub(super) async fn scan(of: &TableArguments, query: Query, values: Values, runtime: &Runtime) -> Result<(), Failure> {
+    let view = View::new(&of.cluster, values)?;
+    let name = of.name()?;
+    let Query { keys, limit, direction, filter, syntax } = query;
     // One row beyond the limit is requested, to know whether there are more.
     let asked = if limit == 0 { 0 } else { limit.saturating_add(1) };
-    let options = ReadOptions { limit: asked, direction, filter: None };
-    let mut found = cluster.client(runtime).await?.table(&name).stream_rows(rows, options);
+    let options = ReadOptions { limit: asked, direction, filter };
+    let mut found = of.cluster.client(runtime).await?.table(&name).stream_rows(keys.rows()?, options);
     let (mut count, mut documents) = (0_u64, Vec::new());
     let mut last = RowKey::EMPTY;
     let mut next = None;
@@ -337,20 +373,24 @@ async fn scan(
         _ => {}
     }
     if let Some(next) = next {
-        output::note(&more(count, direction, &last, &next));
+        output::note(&more(count, direction, syntax, &last, &next));
     }
     Ok(())
 }
 
 /// The note when a scan ends at its limit: how to see the rest.
-fn more(count: u64, direction: Direction, last: &RowKey, next: &RowKey) -> String {
+fn more(count: u64, direction: Direction, syntax: Syntax, last: &RowKey, next: &RowKey) -> String {
     // Bounds are those of ascending ranges: the start is inclusive, the end exclusive.
-    let (flag, key) = match direction {
-        Direction::Ascending => ("--start", next),
-        Direction::Descending => ("--end", last),
+    let (bound, key) = match direction {
+        Direction::Ascending => ("start", next),
+        Direction::Descending => ("end", last),
     };
     let key = shown(key);
-    format!("there are more rows than these {count}: continue with {flag} {key}, or show all with --limit 0")
+    let (bound, all) = match syntax {
+        Syntax::Options => (format!("--{bound} {key}"), "with --limit 0"),
+        Syntax::Arguments => (format!("{bound}={key}"), "without count="),
+    };
+    format!("there are more rows than these {count}: continue with {bound}, or show all {all}")
 }
 
 /// A key in a message, quoted for a shell.
@@ -372,15 +412,15 @@ enum View {
 }
 
 impl View {
-    fn new(cluster: &ClusterArguments, hex: bool) -> Result<Self, Failure> {
+    fn new(cluster: &ClusterArguments, values: Values) -> Result<Self, Failure> {
         match (cluster.output, output::layout()) {
-            (Format::Json, _) if hex => Err(Failure::usage(
+            (Format::Json, _) if values == Values::Hex => Err(Failure::usage(
                 "--hex applies to table output only, because JSON has values as base64; remove --hex or -o json",
             )),
             (Format::Json, Layout::Ndjson) => Ok(Self::Lines),
             (Format::Json, _) => Ok(Self::Json),
-            (Format::Table, Layout::Csv | Layout::Raw) => Ok(Self::Cells(Values::of(hex))),
-            (Format::Table, _) => Ok(Self::Text(Values::of(hex))),
+            (Format::Table, Layout::Csv | Layout::Raw) => Ok(Self::Cells(values)),
+            (Format::Table, _) => Ok(Self::Text(values)),
         }
     }
 }
@@ -453,7 +493,7 @@ fn cells(row: &ModelRow, values: Values) -> Table {
     table
 }
 
-fn row_json(row: &ModelRow) -> Value {
+pub(super) fn row_json(row: &ModelRow) -> Value {
     let cell = |cell: &Cell| {
         json!({
             "family": cell.family.as_str(),
@@ -471,6 +511,17 @@ mod tests {
 
     fn key(text: &str) -> RowKey {
         encoding::parse_key(text).unwrap()
+    }
+
+    #[test]
+    fn set_accepts_the_app_profile_of_cbt() {
+        let of = |texts: &[&str]| {
+            let cells: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+            mutations(&cells, Values::Escaped).map(|mutations| mutations.len())
+        };
+        assert_eq!(of(&["app-profile=default", "anchor:cnnsi.com=CNN"]).unwrap(), 1);
+        assert_eq!(of(&["app-profile:x=1"]).unwrap(), 1, "a family of that name");
+        assert_eq!(of(&["app-profile=default"]).unwrap_err().code, 2);
     }
 
     #[test]
@@ -503,12 +554,14 @@ mod tests {
     #[test]
     fn a_limited_scan_says_how_to_continue() {
         let (last, next) = (key("a"), key(r"b c\xff"));
-        let up = more(2, Direction::Ascending, &last, &next);
+        let up = more(2, Direction::Ascending, Syntax::Options, &last, &next);
         assert_eq!(
             up,
             r"there are more rows than these 2: continue with --start 'b c\xff', or show all with --limit 0"
         );
-        assert!(more(2, Direction::Descending, &last, &next).contains("--end a,"));
+        assert!(more(2, Direction::Descending, Syntax::Options, &last, &next).contains("--end a,"));
+        let as_cbt = more(2, Direction::Ascending, Syntax::Arguments, &last, &next);
+        assert!(as_cbt.ends_with(r"continue with start='b c\xff', or show all without count="), "{as_cbt}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `ebla server`: the tablet servers of a cluster.
 
 mod argument;
-mod drain;
+pub(super) mod drain;
 
 pub(in crate::commands) use self::drain::connect;
 
@@ -16,8 +16,9 @@ use serde_json::{Value, json};
 
 use self::argument::ServerArgument;
 use super::{ClusterArguments, status};
-use crate::output::{self, Failure, Format, Table};
-use crate::snapshot::ServerSnapshot;
+use crate::output::{self, Columns, Failure, Format, Table};
+use crate::watch::{WatchArguments, repeat};
+use ebla_client::snapshot::{ReplicaLag, ServerSnapshot};
 
 /// List, drain and remove tablet servers
 ///
@@ -29,10 +30,20 @@ use crate::snapshot::ServerSnapshot;
 #[command(verbatim_doc_comment)]
 pub enum Server {
     /// List the tablet servers: registered ones, drained ones, and those that have replicas according to METADATA
+    ///
+    /// With -o wide also loads and resources.
+    ///
+    /// Examples:
+    ///   ebla server list
+    ///   ebla server list -o wide --watch
+    #[command(verbatim_doc_comment)]
     List {
         /// Which cluster
         #[command(flatten)]
         cluster: ClusterArguments,
+        /// How often
+        #[command(flatten)]
+        watch: WatchArguments,
     },
     /// Move all replicas of a tablet server to other servers, so that it can be removed
     ///
@@ -104,7 +115,7 @@ pub enum Server {
 /// What the cluster answers; when no cluster answers.
 pub async fn run(command: Server, runtime: Runtime) -> Result<(), Failure> {
     match command {
-        Server::List { cluster } => list(&cluster, &runtime).await,
+        Server::List { cluster, watch } => repeat(watch.period(), async || list(&cluster, &runtime).await).await,
         Server::Drain { cluster, server, dry_run, no_wait } => {
             let server = server.resolve(&cluster, &runtime).await?;
             let until = if no_wait { drain::Until::Recorded } else { drain::Until::Empty };
@@ -127,20 +138,20 @@ pub async fn run(command: Server, runtime: Runtime) -> Result<(), Failure> {
 async fn list(cluster: &ClusterArguments, runtime: &Runtime) -> Result<(), Failure> {
     let snapshot = status::snapshot(cluster, runtime).await?;
     if let Some(error) = &snapshot.master_error {
-        eprintln!("no master is available, so replicas and sizes are unknown: {error}");
+        output::note(&format!("no master is available, so replicas and sizes are unknown: {error}"));
     }
     if let Some(error) = &snapshot.metadata_error {
-        eprintln!("servers without a lease may be missing from the list: {error}");
+        output::note(&format!("servers without a lease may be missing from the list: {error}"));
     }
     match cluster.output {
         Format::Json => output::print_json(&snapshot.servers.iter().map(to_json).collect()),
-        Format::Table => output::print(&render(&snapshot.servers)),
+        Format::Table => output::print(&render(&snapshot.servers, output::columns())),
     }
     Ok(())
 }
 
-fn render(servers: &[ServerSnapshot]) -> String {
-    let mut table = Table::new(&[
+fn render(servers: &[ServerSnapshot], columns: Columns) -> String {
+    let mut heading = vec![
         "SERVER",
         "ADDRESS",
         "STATE",
@@ -155,13 +166,17 @@ fn render(servers: &[ServerSnapshot]) -> String {
         "SYNC",
         "CACHED ROWS",
         "SCRUBBED",
-    ]);
+    ];
+    if columns == Columns::Wide {
+        heading.extend(["READS/S", "WRITES/S", "DISK FREE", "FILES", "MEMORY", "CONNECTIONS", "LAG"]);
+    }
+    let mut table = Table::new(&heading);
     for one in servers {
         let replicas = match (one.replicas, one.assigned) {
             (None, None) => "-".to_owned(),
             (replicas, assigned) => format!("{}/{}", or_dash(replicas), or_dash(assigned)),
         };
-        table.row(vec![
+        let mut row = vec![
             one.id.to_string(),
             or_dash(one.address.clone()),
             one.state().to_owned(),
@@ -176,16 +191,26 @@ fn render(servers: &[ServerSnapshot]) -> String {
             or_dash(one.sync.delay.map(delay)),
             or_dash(one.scan_cache.as_ref().map(cached_rows)),
             scrubbed(&one.scrub),
-        ]);
+        ];
+        if columns == Columns::Wide {
+            let Resources { disk, files, memory, connections, .. } = one.resources;
+            row.extend([or_dash(one.reads_per_second), or_dash(one.writes_per_second)]);
+            row.push(or_dash(disk.map(|disk| part(disk.free_bytes, disk.total_bytes, readable_bytes))));
+            row.push(or_dash(files.map(|files| part(files.used, files.limit, |count| count.to_string()))));
+            row.push(or_dash(memory.map(|memory| part(memory.used, memory.limit, readable_bytes))));
+            row.push(or_dash(connections.map(|open| part(open.used, open.limit, |count| count.to_string()))));
+            row.push(or_dash(one.lag.as_ref().map(lag)));
+        }
+        table.row(row);
     }
     table.render()
 }
 
 /// A server as JSON; unknown values are null.
 pub fn to_json(one: &ServerSnapshot) -> Value {
-    let Resources { disk, files, memory, .. } = one.resources;
+    let Resources { disk, files, memory, connections, .. } = one.resources;
     let cache = one.scan_cache;
-    json!({
+    let mut document = json!({
         "id": one.id,
         "bigtable": one.address,
         "state": one.state(),
@@ -217,6 +242,9 @@ pub fn to_json(one: &ServerSnapshot) -> Value {
         "clock_is_off": one.clock.is_off,
         "sync_delay_micros": one.sync.delay.map(|delay| u64::try_from(delay.as_micros()).unwrap_or(u64::MAX)),
         "disk_is_slow": one.sync.is_slow,
+    });
+    // The macro has a limit of fields.
+    let more = json!({
         "scan_cache_hits": cache.map(|cache| cache.hits),
         "scan_cache_misses": cache.map(|cache| cache.misses),
         "scan_cache_fills": cache.map(|cache| cache.fills),
@@ -230,8 +258,19 @@ pub fn to_json(one: &ServerSnapshot) -> Value {
         "scrub_bytes_per_second": one.scrub.bytes_per_second,
         "damaged_replicas_found": one.scrub.damaged,
         "damaged_replicas_kept": one.scrub.kept,
+        "connections_open": connections.map(|connections| connections.used),
+        "connections_limit": connections.map(|connections| connections.limit),
+        "reads_per_second": one.reads_per_second,
+        "writes_per_second": one.writes_per_second,
+        "lagging_replicas": one.lag.as_ref().map(|lag| lag.replicas),
+        "lag_entries_max": one.lag.as_ref().map(|lag| lag.entries_max),
+        "lag_seconds_max": one.lag.as_ref().map(|lag| lag.time_max.as_secs()),
         "refuses_writes": (one.writes == WriteState::Refuses).then_some("disk"),
-    })
+    });
+    if let (Some(document), Value::Object(more)) = (document.as_object_mut(), more) {
+        document.extend(more);
+    }
+    document
 }
 
 /// The offset of a clock from the median, such as `+0.002 s`.
@@ -245,6 +284,19 @@ fn offset(micros: i64) -> String {
 pub(crate) fn delay(delay: Duration) -> String {
     let tenths = delay.as_micros() / 100;
     format!("{}.{} ms", tenths / 10, tenths % 10)
+}
+
+/// A part of a resource, and all of it.
+pub(super) fn part(part: u64, all: u64, show: impl Fn(u64) -> String) -> String {
+    format!("{}/{}", show(part), show(all))
+}
+
+/// The replicas that are far behind, such as `2 by up to 41 s`.
+pub(super) fn lag(lag: &ReplicaLag) -> String {
+    match lag.replicas {
+        0 => "none".to_owned(),
+        replicas => format!("{replicas} by up to {} s", lag.time_max.as_secs()),
+    }
 }
 
 /// How long ago, in the largest whole unit.

@@ -1,15 +1,19 @@
 //! `ebla status`: the health of a cluster, its servers, and how much data they store.
 
+use ebla_model::Micros;
 use ebla_model::capacity::{WriteState, readable_bytes};
 use ebla_model::error::Reason;
+use ebla_proto::operate::{ObservedProblem, ProblemKind};
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
+use super::server::part;
 use super::{ClusterArguments, given_timeout, server, unreachable};
-use crate::output::{self, Failure, Format, Table};
+use crate::output::{self, Columns, Failure, Format, Table};
 use crate::process::ClusterSecurity;
-use crate::snapshot::{ClusterSnapshot, fetch};
-use crate::verdict::{Level, Verdict, evaluate};
+use crate::watch::{WatchArguments, repeat};
+use ebla_client::snapshot::{ClusterSnapshot, fetch};
+use ebla_client::verdict::{Level, Verdict, evaluate};
 
 /// Show the health of the cluster, its servers, and how much data they store
 ///
@@ -17,8 +21,11 @@ use crate::verdict::{Level, Verdict, evaluate};
 /// `unavailable` when some tablets cannot be read or written, or no master is available. Without a master the data comes from
 /// the tablet servers and METADATA; unknown values are shown as unknown (null in JSON).
 ///
+/// With -o wide also loads and resources of each server.
+///
 /// Examples:
 ///   ebla status
+///   ebla status --watch
 ///   ebla status --exit-code --addr 127.0.0.1:8086,127.0.0.1:8087
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
@@ -27,8 +34,11 @@ pub struct Status {
     #[command(flatten)]
     pub cluster: ClusterArguments,
     /// Exit with 0 when healthy, 5 when degraded, 6 when unavailable
-    #[arg(long)]
+    #[arg(long, conflicts_with = "watch")]
     pub exit_code: bool,
+    /// How often
+    #[command(flatten)]
+    pub watch: WatchArguments,
 }
 
 /// Shows the state of the cluster within five seconds.
@@ -36,13 +46,17 @@ pub struct Status {
 /// # Errors
 /// When nothing answers at the addresses; with `--exit-code` also the verdict's exit code, without a message.
 pub async fn run(status: Status, runtime: Runtime) -> Result<(), Failure> {
-    let snapshot = snapshot(&status.cluster, &runtime).await?;
+    repeat(status.watch.period(), async || show(&status, &runtime).await).await
+}
+
+async fn show(status: &Status, runtime: &Runtime) -> Result<(), Failure> {
+    let snapshot = snapshot(&status.cluster, runtime).await?;
     let verdict = evaluate(&snapshot);
     let addresses = snapshot.servers.iter().filter_map(|one| one.address.as_deref()).chain(snapshot.master.as_deref());
     let security = ClusterSecurity::of(&runtime.net, addresses);
     match status.cluster.output {
         Format::Json => output::print_json(&to_json(&snapshot, &verdict, security)),
-        Format::Table => output::print(&render(&snapshot, &verdict, security)),
+        Format::Table => output::print(&render(&snapshot, &verdict, security, output::columns())),
     }
     if status.exit_code && verdict.level != Level::Healthy {
         return Err(Failure { message: String::new(), code: verdict.level.exit_code() });
@@ -64,7 +78,7 @@ pub async fn snapshot(cluster: &ClusterArguments, runtime: &Runtime) -> Result<C
     }
 }
 
-fn render(snapshot: &ClusterSnapshot, verdict: &Verdict, security: ClusterSecurity) -> String {
+fn render(snapshot: &ClusterSnapshot, verdict: &Verdict, security: ClusterSecurity, columns: Columns) -> String {
     let mut facts = vec![format!("cluster {}", snapshot.cluster.as_deref().unwrap_or("unknown")), master(snapshot)];
     facts.push(format!("tables {}", or_unknown(snapshot.tables)));
     facts.push(tablets(snapshot));
@@ -72,10 +86,14 @@ fn render(snapshot: &ClusterSnapshot, verdict: &Verdict, security: ClusterSecuri
         facts.push(format!("replicas {}/{} live", health.replicas_live, health.replicas_wanted));
     }
     facts.push(security.described().to_owned());
-    let mut table =
-        Table::new(&["SERVER", "ADDRESS", "STATE", "REPLICAS", "LEADS", "SIZE", "LOG", "DISK FREE", "FILES", "MEMORY"]);
+    let mut heading =
+        vec!["SERVER", "ADDRESS", "STATE", "REPLICAS", "LEADS", "SIZE", "LOG", "DISK FREE", "FILES", "MEMORY"];
+    if columns == Columns::Wide {
+        heading.extend(["READS/S", "WRITES/S", "CONNECTIONS", "SYNC", "LAG", "ZONE", "RELEASE"]);
+    }
+    let mut table = Table::new(&heading);
     for one in &snapshot.servers {
-        table.row(vec![
+        let mut row = vec![
             one.id.to_string(),
             server::or_dash(one.address.clone()),
             match one.writes {
@@ -89,14 +107,23 @@ fn render(snapshot: &ClusterSnapshot, verdict: &Verdict, security: ClusterSecuri
             server::or_dash(one.resources.disk.map(|disk| part(disk.free_bytes, disk.total_bytes, readable_bytes))),
             server::or_dash(one.resources.files.map(|files| part(files.used, files.limit, |count| count.to_string()))),
             server::or_dash(one.resources.memory.map(|memory| part(memory.used, memory.limit, readable_bytes))),
-        ]);
+        ];
+        if columns == Columns::Wide {
+            let connections =
+                one.resources.connections.map(|open| part(open.used, open.limit, |count| count.to_string()));
+            row.extend([
+                server::or_dash(one.reads_per_second),
+                server::or_dash(one.writes_per_second),
+                server::or_dash(connections),
+                server::or_dash(one.sync.delay.map(server::delay)),
+                server::or_dash(one.lag.as_ref().map(server::lag)),
+                server::or_dash(one.zone.clone()),
+                server::or_dash(one.release.clone()),
+            ]);
+        }
+        table.row(row);
     }
     format!("{verdict}\n\n{}\n\n{}", facts.join("   "), table.render())
-}
-
-/// A part of a resource, and all of it.
-fn part(part: u64, all: u64, show: impl Fn(u64) -> String) -> String {
-    format!("{}/{}", show(part), show(all))
 }
 
 fn master(snapshot: &ClusterSnapshot) -> String {
@@ -123,11 +150,36 @@ fn tablets(snapshot: &ClusterSnapshot) -> String {
     }
 }
 
+fn problem_json(problem: &ObservedProblem) -> Value {
+    json!({
+        "problem": problem_name(problem.kind()),
+        "server": (problem.server != 0).then_some(problem.server),
+        "since_micros": problem.since_micros,
+    })
+}
+
+/// The name of a kind of problem in JSON.
+const fn problem_name(kind: ProblemKind) -> &'static str {
+    match kind {
+        ProblemKind::Unknown => "unknown",
+        ProblemKind::NoResponse => "no-response",
+        ProblemKind::RefusesWrites => "refuses-writes",
+        ProblemKind::ClockOff => "clock-off",
+        ProblemKind::SlowDisk => "slow-disk",
+        ProblemKind::Damaged => "damaged-replicas",
+        ProblemKind::Lagging => "lagging-replicas",
+        ProblemKind::NoLeader => "tablets-without-leader",
+        ProblemKind::NoQuorum => "tablets-without-quorum",
+        ProblemKind::UnderReplicated => "under-replicated",
+        ProblemKind::MetadataUnreadable => "metadata-unreadable",
+    }
+}
+
 fn or_unknown(count: Option<u64>) -> String {
     count.map_or_else(|| "unknown".to_owned(), |count| count.to_string())
 }
 
-fn to_json(snapshot: &ClusterSnapshot, verdict: &Verdict, security: ClusterSecurity) -> Value {
+pub(super) fn to_json(snapshot: &ClusterSnapshot, verdict: &Verdict, security: ClusterSecurity) -> Value {
     let health = snapshot.health.as_ref();
     let shortages = health.map(|health| {
         let one = |short: &ebla_proto::operate::Shortage| {
@@ -162,7 +214,44 @@ fn to_json(snapshot: &ClusterSnapshot, verdict: &Verdict, security: ClusterSecur
         "repairs_without_room": health.map(|health| health.repairs_without_room),
         "lock_service_behind": health.map(|health| &health.behind),
         "unknown_tables": health.map(|health| health.unknown_tables),
+        "tablets_without_leader_first": health.map(|health| &health.without_leader_first),
+        "time_micros": snapshot.time.map(Micros::get),
+        "problems": snapshot.problems.iter().map(problem_json).collect::<Vec<_>>(),
         "last_known": remembered.map(|last| json!({"age_seconds": last.age_millis / 1000, "tablets": last.tablets})),
         "servers": snapshot.servers.iter().map(server::to_json).collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use ebla_model::capacity::{Resources, Usage};
+
+    use super::*;
+    use ebla_client::snapshot::{ReplicaLag, ServerSnapshot};
+
+    #[test]
+    fn wide_columns_follow_the_standard_ones() {
+        let server = ServerSnapshot {
+            id: 1,
+            address: Some("host:1".to_owned()),
+            is_registered: true,
+            is_reachable: true,
+            resources: Resources { connections: Some(Usage { used: 7, limit: 10 }), ..Resources::default() },
+            reads_per_second: Some(5),
+            writes_per_second: Some(6),
+            lag: Some(ReplicaLag::default()),
+            release: Some("0.1.0".to_owned()),
+            ..ServerSnapshot::default()
+        };
+        let snapshot = ClusterSnapshot { servers: vec![server], tables: Some(2), ..ClusterSnapshot::default() };
+        let show = |columns| render(&snapshot, &evaluate(&snapshot), ClusterSecurity::Loopback, columns);
+        let expected = "\
+SERVER  ADDRESS  STATE  REPLICAS  LEADS  SIZE  LOG  DISK FREE  FILES  MEMORY  READS/S  WRITES/S  CONNECTIONS  SYNC  LAG   ZONE  RELEASE
+1       host:1   up     -         -      -     -    -          -      -       5        6         7/10         -     none  -     0.1.0
+";
+        let wide = show(Columns::Wide);
+        assert!(wide.starts_with("healthy\n\n") && wide.ends_with(expected), "{wide}");
+        let standard = show(Columns::Standard);
+        assert!(standard.lines().zip(wide.lines()).all(|(narrow, wide)| wide.starts_with(narrow)), "{standard}");
+    }
 }

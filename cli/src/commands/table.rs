@@ -1,4 +1,6 @@
-//! `ebla table`: list, create, update, delete, describe.
+//! `ebla table`: list, create, update, delete, describe, hot.
+
+mod list;
 
 use std::time::Duration;
 
@@ -13,11 +15,13 @@ use ebla_proto::operate;
 use ebla_runtime::Runtime;
 use serde_json::{Map, Value, json};
 
-use super::ClusterArguments;
+use super::hot::{self, Hot};
 use super::locality_group::{self, LocalityGroup};
 use super::quota::{self, QuotaCommand};
-use crate::encoding;
+use super::{ClusterArguments, TableArguments};
 use crate::output::{self, Failure, Format};
+use crate::watch::{WatchArguments, repeat};
+use ebla_client::encoding;
 
 /// List, create, update, delete and describe tables
 ///
@@ -29,13 +33,19 @@ use crate::output::{self, Failure, Format};
 pub enum Table {
     /// List the tables of the instance
     ///
-    /// Example:
+    /// With -o wide also their tablets, sizes and loads, which need a master, and with access control the token of an administrator.
+    ///
+    /// Examples:
     ///   ebla table list
+    ///   ebla table list -o wide --watch=5
     #[command(verbatim_doc_comment)]
     List {
         /// Which cluster
         #[command(flatten)]
         cluster: ClusterArguments,
+        /// How often
+        #[command(flatten)]
+        watch: WatchArguments,
     },
     /// Create a table
     ///
@@ -45,11 +55,9 @@ pub enum Table {
     ///   ebla table create web --family anchor --family contents --locality-group 'pages=contents;compression=two-pass'
     #[command(verbatim_doc_comment)]
     Create {
-        /// Which cluster
+        /// Which table
         #[command(flatten)]
-        cluster: ClusterArguments,
-        /// Name of the table
-        table: String,
+        of: TableArguments,
         /// NAME, or NAME:maxversions=N, NAME:maxage=30d, or both joined by && or ||: cells that the rule matches are
         /// garbage collected
         #[arg(long = "family", value_name = "FAMILY")]
@@ -70,11 +78,9 @@ pub enum Table {
     /// Families are changed by `ebla family`.
     #[command(verbatim_doc_comment)]
     Update {
-        /// Which cluster
+        /// Which table
         #[command(flatten)]
-        cluster: ClusterArguments,
-        /// Name of the table
-        table: String,
+        of: TableArguments,
         /// Refuse to delete the table
         #[arg(long, value_enum)]
         deletion_protection: Switch,
@@ -84,16 +90,7 @@ pub enum Table {
     /// Example:
     ///   ebla table delete web --yes
     #[command(verbatim_doc_comment)]
-    Delete {
-        /// Which cluster
-        #[command(flatten)]
-        cluster: ClusterArguments,
-        /// Name of the table
-        table: String,
-        /// Do not ask for confirmation
-        #[arg(long)]
-        yes: bool,
-    },
+    Delete(Deletion),
     /// Show a table: its families, what they cost, their garbage collection rules, locality groups and quotas, and the number of tablets
     ///
     /// FILES, MEMORY and CELLS are those of one replica of each tablet: bytes in files, compressed; bytes that are not flushed yet or belong to a
@@ -105,15 +102,26 @@ pub enum Table {
     ///   ebla table describe web --tablets
     #[command(verbatim_doc_comment)]
     Describe {
-        /// Which cluster
+        /// Which table
         #[command(flatten)]
-        cluster: ClusterArguments,
-        /// Name of the table
-        table: String,
+        of: TableArguments,
         /// Show what each tablet costs too
         #[arg(long)]
         tablets: bool,
     },
+    /// Show which keys of a table are used when; without a table, the busiest tablets of the instance
+    ///
+    /// A line for each range of keys that had about the same share, with the tablet that has it; time goes from left to right, and darker
+    /// characters mean more. Then what the counts say: a row that takes much of the load, writes that move through the keys in order, few
+    /// tablets that take most of it. Minutes are kept for six hours, ten minutes for four days, hours for 28 days. The shares of ranges
+    /// within a tablet come from samples. CPU % is an estimate from reads, writes and bytes, of one processor of the tablet's server.
+    ///
+    /// Examples:
+    ///   ebla table hot web
+    ///   ebla table hot web --since 7d --metric writes --prefix com.
+    ///   ebla table hot
+    #[command(verbatim_doc_comment)]
+    Hot(Box<Hot>),
     /// Limit how much a table or a family may store
     ///
     /// Examples:
@@ -133,6 +141,17 @@ pub enum Table {
     LocalityGroup(LocalityGroup),
 }
 
+/// A table to delete, as a whole or all its rows.
+#[derive(Debug, clap::Args)]
+pub struct Deletion {
+    /// Which table
+    #[command(flatten)]
+    pub of: TableArguments,
+    /// Do not ask for confirmation
+    #[arg(long)]
+    pub yes: bool,
+}
+
 /// A setting that is on or off.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum Switch {
@@ -148,21 +167,22 @@ pub enum Switch {
 /// What the cluster answers.
 pub async fn run(command: Table, runtime: Runtime) -> Result<(), Failure> {
     match command {
-        Table::List { cluster } => list(&cluster, &runtime).await,
-        Table::Create { cluster, table, families, splits, locality_groups } => {
-            create(&cluster, &table, (&families, &locality_groups), &splits, &runtime).await
+        Table::List { cluster, watch } => repeat(watch.period(), async || list::list(&cluster, &runtime).await).await,
+        Table::Create { of, families, splits, locality_groups } => {
+            create(&of, (&families, &locality_groups), &splits, &runtime).await
         }
         Table::LocalityGroup(command) => locality_group::run(command, runtime).await,
-        Table::Update { cluster, table, deletion_protection } => {
+        Table::Update { of, deletion_protection } => {
             let protection = match deletion_protection {
                 Switch::On => Protection::On,
                 Switch::Off => Protection::Off,
             };
-            update(&cluster, &table, protection, &runtime).await
+            update(&of, protection, &runtime).await
         }
-        Table::Delete { cluster, table, yes } => delete(&cluster, &table, yes, &runtime).await,
+        Table::Delete(deletion) => delete(&deletion, &runtime).await,
+        Table::Hot(command) => hot::run(&command, &runtime).await,
         Table::Quota(command) => quota::run(command, runtime).await,
-        Table::Describe { cluster, table, tablets } => {
+        Table::Describe { of: TableArguments { cluster, table }, tablets } => {
             let name = cluster.table(&table)?;
             let description = Description::of(&cluster.client(&runtime).await?, &name).await?;
             let shown = if tablets { description.usage.as_ref() } else { None };
@@ -192,28 +212,14 @@ pub async fn run(command: Table, runtime: Runtime) -> Result<(), Failure> {
     }
 }
 
-async fn list(cluster: &ClusterArguments, runtime: &Runtime) -> Result<(), Failure> {
-    let names = cluster.client(runtime).await?.admin().list_tables(&cluster.project, &cluster.instance).await?;
-    let short: Vec<_> = names.iter().map(TableName::table).collect();
-    match cluster.output {
-        Format::Json => output::print_json(&json!(short)),
-        Format::Table if short.is_empty() => output::note(&format!(
-            "no tables in project {}, instance {}: create one with `ebla table create`",
-            cluster.project, cluster.instance
-        )),
-        Format::Table => output::print(&short.iter().map(|name| format!("{name}\n")).collect::<String>()),
-    }
-    Ok(())
-}
-
 async fn create(
-    cluster: &ClusterArguments,
-    table: &str,
+    of: &TableArguments,
     (families, locality_groups): (&[String], &[String]),
     splits: &[RowKey],
     runtime: &Runtime,
 ) -> Result<(), Failure> {
-    let name = cluster.table(table)?;
+    let TableArguments { cluster, table } = of;
+    let name = of.name()?;
     let families = families.iter().map(|text| parse_family(text)).collect::<Result<Vec<_>, _>>()?;
     let groups =
         locality_groups.iter().map(|text| locality_group::parse(text)).collect::<Result<Vec<_>, _>>()?.concat();
@@ -232,13 +238,9 @@ async fn create(
     changed(cluster, &client, &name, &format!("created {table}")).await
 }
 
-async fn update(
-    cluster: &ClusterArguments,
-    table: &str,
-    protection: Protection,
-    runtime: &Runtime,
-) -> Result<(), Failure> {
-    let name = cluster.table(table)?;
+async fn update(of: &TableArguments, protection: Protection, runtime: &Runtime) -> Result<(), Failure> {
+    let TableArguments { cluster, table } = of;
+    let name = of.name()?;
     let client = cluster.client(runtime).await?;
     client.admin().set_protection(&name, protection).await?;
     let state = match protection {
@@ -262,8 +264,9 @@ pub(super) async fn changed(
     Ok(())
 }
 
-async fn delete(cluster: &ClusterArguments, table: &str, yes: bool, runtime: &Runtime) -> Result<(), Failure> {
-    let name = cluster.table(table)?;
+async fn delete(Deletion { of, yes }: &Deletion, runtime: &Runtime) -> Result<(), Failure> {
+    let TableArguments { cluster, table } = of;
+    let name = of.name()?;
     if !yes {
         confirm(&format!("delete table {table} and everything in it"), table)?;
     }
@@ -320,7 +323,14 @@ impl Description {
         })
     }
 
-    fn json(&self) -> Value {
+    /// One with a family in a table without other groups, for tests.
+    #[cfg(test)]
+    pub(super) fn example(families: Vec<NamedFamily>, usage: Option<operate::TableUsageReply>) -> Self {
+        let name = TableName::from_parts("p", "i", "t").unwrap();
+        Self { name, tablets: 1, families, locality_groups: Vec::new(), usage, protection: Protection::On }
+    }
+
+    pub(super) fn json(&self) -> Value {
         let mut families = families_json(&self.families);
         for cost in self.usage.iter().flat_map(|usage| &usage.families) {
             let (usage, quota) = quota::of_family(cost);
@@ -379,7 +389,7 @@ impl Description {
 
 /// Families by name with their rules as JSON; `null` for a family without a rule.
 pub(super) fn families_json(families: &[NamedFamily]) -> Value {
-    let one = |(name, gc): &NamedFamily| (name.clone(), json!({ "gc": gc.as_ref().map(show_rule) }));
+    let one = |(name, gc): &NamedFamily| (name.clone(), json!({ "gc": gc.as_ref().map(GcRule::notation) }));
     Value::Object(families.iter().map(one).collect::<Map<_, _>>())
 }
 
@@ -393,7 +403,7 @@ pub(super) fn families_text(families: &[NamedFamily]) -> String {
 }
 
 fn rule_text(rule: Option<&GcRule>) -> String {
-    rule.map_or("none: keeps all cells".to_owned(), show_rule)
+    rule.map_or("none: keeps all cells".to_owned(), GcRule::notation)
 }
 
 /// `contents:maxversions=3&&maxage=30d` as a name and a rule.
@@ -454,30 +464,13 @@ fn parse_age(text: &str) -> Option<Duration> {
     number.checked_mul(millis).map(Duration::from_millis)
 }
 
-fn show_rule(rule: &GcRule) -> String {
-    match rule {
-        GcRule::MaxVersions(count) => format!("maxversions={count}"),
-        GcRule::MaxAge(age) => format!("maxage={}", show_age(*age)),
-        GcRule::Any(rules) => rules.iter().map(show_rule).collect::<Vec<_>>().join(" || "),
-        GcRule::All(rules) => rules.iter().map(show_rule).collect::<Vec<_>>().join(" && "),
-    }
-}
-
-fn show_age(age: Duration) -> String {
-    match age.as_millis() {
-        millis if millis % 86_400_000 == 0 => format!("{}d", millis / 86_400_000),
-        millis if millis % 1_000 == 0 => format!("{}s", millis / 1_000),
-        millis => format!("{millis}ms"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn rules_read_as_cbt_writes_them() {
-        let shown = |text| show_rule(&parse_rule(text).unwrap());
+        let shown = |text| parse_rule(text).unwrap().notation();
         assert_eq!(shown("maxversions=3"), "maxversions=3");
         assert_eq!(shown("maxage=30d && maxversions=3"), "maxage=30d && maxversions=3");
         assert_eq!(shown("maxage=90s||maxversions=1&&maxage=48h"), "maxage=90s || maxversions=1 && maxage=2d");

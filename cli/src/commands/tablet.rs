@@ -2,8 +2,10 @@
 
 pub(super) mod events;
 mod load;
+#[cfg(test)]
+pub(super) use self::load::to_json as load_json;
 mod preview;
-mod recover;
+pub(super) mod recover;
 
 use ebla_client::locate::LeaderHint;
 use ebla_model::id::{GroupId, ServerId, TabletId};
@@ -13,8 +15,9 @@ use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
 use super::ClusterArguments;
-use crate::encoding;
-use crate::output::{self, Failure, Format, Table};
+use crate::output::{self, Columns, Failure, Format, Table};
+use crate::watch::{WatchArguments, repeat};
+use ebla_client::encoding;
 
 /// List, split, merge, move and recover tablets, and show what has happened to them
 ///
@@ -34,11 +37,13 @@ pub enum Tablet {
     ///   ebla tablet list web
     ///   ebla tablet list web -o json
     ///   ebla tablet list web --load
+    ///   ebla tablet list web -o wide --watch
     ///
     /// START is inclusive, END is exclusive. With -o json both are base64, and the end of the last tablet is null.
     ///
     /// With --load, the sizes and loads at the leaders of the tablets, which need a master: reads (rows by their keys, and batches of
     /// scans) and written rows per second over about a minute; HOT ROW is a row that has most of them. What is unknown is shown as ?.
+    /// -o wide shows servers and loads.
     #[command(verbatim_doc_comment)]
     List {
         /// Which cluster
@@ -49,6 +54,9 @@ pub enum Tablet {
         /// Show sizes and loads instead of servers
         #[arg(long)]
         load: bool,
+        /// How often
+        #[command(flatten)]
+        watch: WatchArguments,
     },
     /// Split a tablet in two
     ///
@@ -207,18 +215,12 @@ pub enum Tablet {
 /// What the cluster answers.
 pub async fn run(command: Tablet, runtime: Runtime) -> Result<(), Failure> {
     match command {
-        Tablet::List { cluster, table, load: true } => load::list(&cluster, &table, &runtime).await,
-        Tablet::List { cluster, table, load: false } => {
-            let name = cluster.table(&table)?;
-            let client = cluster.client(&runtime).await?;
-            let tablets = client.tablets(&name).await?;
-            let one = |(tablet, leader): &(TabletDescriptor, Option<LeaderHint>)| to_json(tablet, *leader);
-            match cluster.output {
-                Format::Json => output::print_json(&json!(tablets.iter().map(one).collect::<Vec<_>>())),
-                Format::Table if tablets.is_empty() => output::note(&format!("no tablets of {table}")),
-                Format::Table => output::print(&render(&tablets)),
-            }
-            Ok(())
+        Tablet::List { cluster, table, load, watch } => {
+            let once = async || match load {
+                true => load::list(&cluster, &table, &runtime).await,
+                false => list(&cluster, &table, &runtime).await,
+            };
+            repeat(watch.period(), once).await
         }
         Tablet::Split { cluster, table, tablet, at, within } => {
             let name = table.map(|table| cluster.table(&table)).transpose()?;
@@ -280,6 +282,22 @@ pub async fn run(command: Tablet, runtime: Runtime) -> Result<(), Failure> {
     }
 }
 
+async fn list(cluster: &ClusterArguments, table: &str, runtime: &Runtime) -> Result<(), Failure> {
+    let name = cluster.table(table)?;
+    let client = cluster.client(runtime).await?;
+    let tablets = client.tablets(&name).await?;
+    let one = |(tablet, leader): &(TabletDescriptor, Option<LeaderHint>)| to_json(tablet, *leader);
+    match (cluster.output, output::columns()) {
+        (Format::Json, _) => output::print_json(&json!(tablets.iter().map(one).collect::<Vec<_>>())),
+        (Format::Table, _) if tablets.is_empty() => output::note(&format!("no tablets of {table}")),
+        (Format::Table, Columns::Standard) => output::print(&render(&tablets)),
+        (Format::Table, Columns::Wide) => {
+            output::print(&load::render_wide(&tablets, &load::known(&client, &name).await))
+        }
+    }
+    Ok(())
+}
+
 /// Tablets as a table: group, generation, range, servers; the leader is marked.
 pub fn render(tablets: &[(TabletDescriptor, Option<LeaderHint>)]) -> String {
     let mut table = Table::new(&["TABLET", "GROUP", "GENERATION", "START", "END", "SERVERS (* LEADS)"]);
@@ -311,7 +329,7 @@ pub(super) fn servers(tablet: &TabletDescriptor) -> Vec<u64> {
     tablet.membership.replicas().map(|replica| replica.server.get()).collect()
 }
 
-fn to_json(tablet: &TabletDescriptor, leader: Option<LeaderHint>) -> Value {
+pub(super) fn to_json(tablet: &TabletDescriptor, leader: Option<LeaderHint>) -> Value {
     json!({
         "tablet": tablet.tablet.get(),
         "group": tablet.group.get(),

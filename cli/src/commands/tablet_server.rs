@@ -3,18 +3,25 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ebla_console::AccessMode;
 use ebla_model::access::Member;
 use ebla_model::zone::Zone;
 use ebla_runtime::Runtime;
+use ebla_runtime::trace::{SampleRate, SlowPercentile, TraceOptions};
 use ebla_runtime::units::ByteSize;
 use ebla_tablet_server::{
-    AccessOptions, AuditOptions, AuditedData, IdentityLimits, ServerConfig, ServerOptions, TokenOptions,
+    AccessOptions, AuditOptions, AuditRotation, AuditedData, CollectorAddress, IdentityLimits, ServerConfig,
+    ServerOptions, TokenOptions,
 };
 use serde_json::json;
 
+use super::console::{ConsoleArguments, ConsoleParts};
+use super::heat_map::HeatMapArgument;
+use super::mt;
 use super::node::{Announcement, NodeArguments};
 use crate::output::Failure;
 use crate::process::{Signals, Users};
+use crate::splits::SplitArguments;
 
 /// Time for a serving server to register before it reports that it is ready; it also serves without etcd.
 const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
@@ -34,15 +41,12 @@ pub struct TabletServer {
     /// Options of every process of a cluster
     #[command(flatten)]
     pub node: NodeArguments,
-    /// Size above which a tablet splits: bytes, or a number with K, M or G (powers of 1024)
-    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
-    pub split_bytes: Option<ByteSize>,
-    /// Size above which a tablet of METADATA splits, except the root tablet: bytes, or a number with K, M or G [default: 128 MiB]
-    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
-    pub metadata_split_bytes: Option<ByteSize>,
-    /// Reads and writes per second of a tablet from which on it splits, if it has more than a quarter of those of its server; 0: never
-    #[arg(long, value_name = "N", default_value_t = 2_000)]
-    pub split_load: u32,
+    /// When tablets split
+    #[command(flatten)]
+    pub splits: SplitArguments,
+    /// Key heat
+    #[command(flatten)]
+    pub heat: HeatMapArgument,
     /// Disk space below which writes that store cells are refused: bytes, or a number with K, M or G [default: 2 GiB, or a tenth
     /// of a file system below 20 GiB]
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
@@ -57,9 +61,44 @@ pub struct TabletServer {
     /// zones as replicas [default: each server is a zone of its own]
     #[arg(long, value_name = "NAME", env = "EBLA_ZONE")]
     pub zone: Option<Zone>,
+    /// Traces
+    #[command(flatten)]
+    pub traces: TraceArguments,
     /// Access control
     #[command(flatten)]
     pub access: AccessArguments,
+    /// The web console
+    #[command(flatten)]
+    pub console: ConsoleArguments,
+}
+
+/// Options of traces.
+#[derive(Clone, Debug, clap::Args)]
+pub struct TraceArguments {
+    /// Milliseconds from which on an operation is slow: `ebla slow` shows it with what it waited for; 0: every one
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 100)]
+    pub slow_ms: u64,
+    /// An operation counts as slow also when it takes longer than 99 of 100 recent ones of its method, up to 5 per second
+    #[arg(long)]
+    pub slow_p99: bool,
+    /// Fraction of traces that are sampled, from 0 (none) to 1 (all), of calls whose client does not decide (traceparent)
+    #[arg(long, value_name = "FRACTION", default_value_t = SampleRate::DEFAULT)]
+    pub trace_sample: SampleRate,
+    /// Collector of OpenTelemetry that gets sampled and slow operations (OTLP over gRPC): http://HOST:PORT, or https://HOST:PORT with --tls-ca
+    /// [default: none]
+    #[arg(long, value_name = "URL", env = "EBLA_OTLP")]
+    pub otlp: Option<CollectorAddress>,
+}
+
+impl TraceArguments {
+    /// What the server records.
+    pub fn options(&self) -> TraceOptions {
+        TraceOptions {
+            slow: Duration::from_millis(self.slow_ms),
+            sample: self.trace_sample,
+            percentile: if self.slow_p99 { SlowPercentile::P99 } else { SlowPercentile::Off },
+        }
+    }
 }
 
 /// Options of access control. It is on if `--token-keys` is given.
@@ -87,6 +126,12 @@ pub struct AccessArguments {
     /// File to which records of admin calls and refusals are appended [default: the log of the process, target ebla::audit]
     #[arg(long, value_name = "FILE", requires = "token_keys")]
     pub audit_log: Option<PathBuf>,
+    /// Size of the audit log, such as 100M, at which the file becomes FILE.1, FILE.1 becomes FILE.2, and so on; 0: no limit
+    #[arg(long, value_name = "SIZE", default_value = "0", requires = "audit_log", value_parser = crate::size::parse_or_zero)]
+    pub audit_log_bytes: ByteSize,
+    /// How many earlier files of the audit log are kept, with --audit-log-bytes; older ones are deleted
+    #[arg(long, value_name = "NUMBER", default_value = "9", requires = "audit_log", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub audit_log_files: u32,
     /// Record all calls of the data API too, not only refused ones
     #[arg(long, requires = "token_keys")]
     pub audit_data: bool,
@@ -107,10 +152,12 @@ impl AccessArguments {
         let (keys, issuer, audience) =
             (self.token_keys.clone()?, self.token_issuer.clone()?, self.token_audience.clone()?);
         let data = if self.audit_data { AuditedData::All } else { AuditedData::Refusals };
+        let file_bytes = self.audit_log_bytes.bytes();
+        let rotation = (file_bytes > 0).then_some(AuditRotation { file_bytes, files_kept: self.audit_log_files });
         Some(AccessOptions {
             tokens: TokenOptions { keys, issuer, audience },
             administrators: self.administrators.clone(),
-            audit: AuditOptions { file: self.audit_log.clone(), data },
+            audit: AuditOptions { file: self.audit_log.clone(), rotation, data },
             limits: IdentityLimits {
                 requests: self.identity_requests,
                 bytes: self.identity_bytes.bytes(),
@@ -131,15 +178,12 @@ pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> 
     let monitoring = server.node.monitor("tablet-server", &runtime).await?;
     monitoring.readiness.refuse("the server is opening its stores, or waits for Chubby to assign its id");
     let mut options = ServerOptions { lease_ttl: server.node.lease_ttl(), ..ServerOptions::server() };
-    if let Some(size) = server.split_bytes {
-        options.split_bytes = size;
-    }
-    if let Some(size) = server.metadata_split_bytes {
-        options.metadata_split_bytes = size;
-    }
-    options.split_load = server.split_load;
+    server.splits.apply_to(&mut options);
+    options.heat = server.heat.heat_map;
     options.disk_reserve = server.disk_reserve;
     options.zone = server.zone;
+    options.traces = server.traces.options();
+    options.collector = server.traces.otlp;
     options.access = server.access.options();
     let users = if options.access.is_some() { Users::Authenticated } else { Users::Anonymous };
     options.store.resize_scan_cache(server.scan_cache.map(ByteSize::bytes));
@@ -166,6 +210,13 @@ pub async fn run(server: TabletServer, runtime: Runtime) -> Result<(), Failure> 
     monitoring.register(running.metrics());
     let check = running.readiness();
     monitoring.readiness.decide_by(move || check());
+    let parts = ConsoleParts {
+        role: "tablet-server",
+        server: &running,
+        access: if users == Users::Authenticated { AccessMode::Tokens } else { AccessMode::Open },
+        mounttable: server.node.publish_to.iter().map(|root| mt::rooted(root)).collect(),
+    };
+    monitoring.add_console(server.console.site(parts, &runtime));
     let announcement = Announcement {
         process: format!("tablet server {id}"),
         address,

@@ -1,28 +1,35 @@
-//! `ebla up`: a cluster in one process, until Ctrl-C.
+//! `ebla up`: a cluster in one process, until Ctrl-C. `ready` is what it prints when everything is ready.
+
+mod ready;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_client::Client;
-use ebla_master::health::Health;
+use ebla_console::AccessMode;
+use ebla_master::Contents;
+use ebla_model::cluster_name::ClusterName;
 use ebla_mounttable_server::server::Server;
+use ebla_runtime::Runtime;
 use ebla_runtime::units::ByteSize;
-use ebla_runtime::{Net, Runtime};
 use ebla_tablet_server::TabletServer;
-use serde_json::{Value, json};
 
+use self::ready::{Ready, Start};
 use super::DEFAULT_ADDRESS;
+use super::console::{ConsoleArguments, ConsoleParts};
+use super::heat_map::HeatMapArgument;
 use super::merges::MergeArguments;
 use super::mounttable::{self, Mounttable};
+use super::mt;
 use super::node::ConnectionArguments;
+use super::tablet_server::TraceArguments;
 use crate::config::ConfigArguments;
 use crate::local::{LocalCluster, LocalConfig};
 use crate::output::{self, Failure, Format};
 use crate::process::{self, DataFolder, Exposure, Listen, Monitoring, Signals};
+use crate::splits::SplitArguments;
 
-/// Replicas of a tablet when there are enough servers.
-const REPLICAS_MAX: usize = 3;
 /// The default data folder.
 const DEFAULT_DATA: &str = "./ebla-data";
 /// The default address of the HTTP port.
@@ -56,18 +63,15 @@ pub struct Up {
     /// File to write when the cluster is ready
     #[arg(long, value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
-    /// Size above which a tablet splits: bytes, or a number with K, M or G (powers of 1024)
-    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
-    pub split_bytes: Option<ByteSize>,
-    /// Size above which a tablet of METADATA splits, except the root tablet: bytes, or a number with K, M or G [default: 128 MiB]
-    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
-    pub metadata_split_bytes: Option<ByteSize>,
-    /// Reads and writes per second of a tablet from which on it splits, if it has more than a quarter of those of its server; 0: never
-    #[arg(long, value_name = "N", default_value_t = 2_000)]
-    pub split_load: u32,
+    /// When tablets split
+    #[command(flatten)]
+    pub splits: SplitArguments,
     /// When small tablets are merged
     #[command(flatten)]
     pub merges: MergeArguments,
+    /// Key heat
+    #[command(flatten)]
+    pub heat: HeatMapArgument,
     /// Disk space below which writes that store cells are refused: bytes, or a number with K, M or G [default: 2 GiB, or a tenth
     /// of a file system below 20 GiB]
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
@@ -79,6 +83,9 @@ pub struct Up {
     /// Memory of each tablet server for locality groups in memory: bytes, or a number with K, M or G [default: 96 MiB for all together]
     #[arg(long, value_name = "SIZE", value_parser = crate::size::parse)]
     pub memory_groups: Option<ByteSize>,
+    /// Traces
+    #[command(flatten)]
+    pub traces: TraceArguments,
     /// Serve a mounttable stored in this cluster too, without authentication of callers: `ebla mt --root HOST:PORT`
     #[arg(
         long, value_name = "HOST:PORT", value_parser = process::host_port,
@@ -91,10 +98,16 @@ pub struct Up {
         num_args = 0..=1, default_missing_value = "127.0.0.1:8180", requires = "mounttable",
     )]
     pub mounttable_http: Option<String>,
-    /// Where to serve metrics, health and readiness over HTTP: /metrics, /healthz, /readyz, /debug/; off: nowhere [default: 127.0.0.1:8080,
+    /// Where to serve the web console, metrics, health and readiness over HTTP: /, /metrics, /healthz, /readyz, /debug/; off: nowhere [default: 127.0.0.1:8080,
     /// or the next free port]
     #[arg(long, value_name = "HOST:PORT|off", value_parser = http_address)]
     pub http: Option<HttpAddress>,
+    /// The web console
+    #[command(flatten)]
+    pub console: ConsoleArguments,
+    /// Name under which the cluster registers itself, for `ebla cluster list`: letters, digits, '.', '_' and '-'
+    #[arg(long, value_name = "NAME", default_value = "local")]
+    pub cluster_name: ClusterName,
     /// Listen on addresses other than loopback although there is no TLS and no authentication
     #[arg(long)]
     pub insecure: bool,
@@ -131,11 +144,18 @@ pub struct Running {
     names: Option<Server>,
     monitoring: Monitoring,
     took: Duration,
-    /// Health of the tablets when the cluster became ready.
-    health: Option<Health>,
+    /// What the cluster contained when it became ready.
+    contents: Option<Contents>,
+    /// Whether there was a cluster in the folder before.
+    start: Start,
 }
 
 impl Running {
+    /// Where the mounttable listens, if there is one.
+    pub fn mounttable(&self) -> Option<&str> {
+        self.names.as_ref().map(Server::address)
+    }
+
     /// Stops the mounttable, then the cluster.
     pub async fn stop(self) {
         self.monitoring.stopping();
@@ -198,16 +218,19 @@ pub async fn start(up: &Up, signals: &mut Signals, runtime: &Runtime) -> Result<
         folder.discard();
         return Err(failure);
     }
+    let start = Start::of(folder.path());
     let config = LocalConfig {
         servers: up.servers.into(),
         listen: listen.clone(),
-        split_bytes: up.split_bytes,
-        metadata_split_bytes: up.metadata_split_bytes,
-        split_load: up.split_load,
+        splits: up.splits,
+        traces: up.traces.options(),
+        collector: up.traces.otlp.clone(),
         merges: up.merges.rules(),
         disk_reserve: up.disk_reserve,
         scan_cache: up.scan_cache,
         memory_groups: up.memory_groups,
+        heat: up.heat.heat_map,
+        cluster_name: up.cluster_name.clone(),
     };
     let monitoring = match monitor(up, &addresses, runtime).await {
         Ok(monitoring) => monitoring,
@@ -221,9 +244,14 @@ pub async fn start(up: &Up, signals: &mut Signals, runtime: &Runtime) -> Result<
     let failed = match signals.unless_signalled(serve_names(up, &cluster, &of_names)).await {
         Some(Ok(names)) => {
             let took = runtime.clock.monotonic().saturating_sub(started);
-            let health = cluster.master.health().await;
+            let contents = cluster.master.contents().await;
             show(&monitoring, &cluster, names.as_ref());
-            return Ok(Some(Running { cluster, names, monitoring, took, health }));
+            if let Some(server) = cluster.servers.first() {
+                let mounttable = names.iter().map(|names| mt::rooted(names.address())).collect();
+                let parts = ConsoleParts { role: "up", server, access: AccessMode::Open, mounttable };
+                monitoring.add_console(up.console.site(parts, runtime));
+            }
+            return Ok(Some(Running { cluster, names, monitoring, took, contents, start }));
         }
         Some(Err(failure)) => Err(failure),
         None => Ok(None),
@@ -282,105 +310,19 @@ async fn serve_names(up: &Up, cluster: &LocalCluster, runtime: &Runtime) -> Resu
 /// # Errors
 /// When the ready file cannot be written.
 pub fn announce(up: &Up, running: &Running, runtime: &Runtime) -> Result<(), Failure> {
-    let ready = ready_object(running);
+    let ready = Ready::of(up, running, &runtime.net);
     if let Some(file) = &up.ready_file {
-        process::write_ready(file, &ready)?;
+        process::write_ready(file, &ready.object())?;
     }
     if up.output == Format::Json {
-        output::print(&format!("{ready}\n"));
+        output::print(&format!("{}\n", ready.object()));
     }
-    eprint!("{}", ready_block(up, running, &runtime.net));
+    eprint!("{}", ready.block());
     Ok(())
 }
 
-fn ready_object(running: &Running) -> Value {
-    let addresses = running.cluster.addresses();
-    let server =
-        |server: &ebla_tablet_server::TabletServer| json!({"id": server.id().get(), "bigtable": server.address()});
-    let mut ready = json!({
-        "bigtable": addresses.first(),
-        "pid": std::process::id(),
-        "servers": running.cluster.servers.iter().map(server).collect::<Vec<_>>(),
-    });
-    if let (Some(address), Some(ready)) = (running.monitoring.address(), ready.as_object_mut()) {
-        ready.insert("metrics".to_owned(), address.into());
-    }
-    if let (Some(names), Some(ready)) = (&running.names, ready.as_object_mut()) {
-        ready.insert("mounttable".to_owned(), names.address().into());
-        if let Some(address) = names.http_address() {
-            ready.insert("mounttable_http".to_owned(), address.into());
-        }
-    }
-    ready
-}
-
-fn ready_block(up: &Up, running: &Running, net: &Net) -> String {
-    let addresses = running.cluster.addresses();
-    let first = addresses.first().map_or("", String::as_str);
-    let folder = running.cluster.folder();
-    let kept =
-        if folder.is_ephemeral() { "removed at the end" } else { "persistent; --ephemeral uses a temporary folder" };
-    let mut block = format!(
-        "ebla {}   data {} ({kept})\n\n  ready in {:.1} s    master 1    tablet servers {count}/{count}\n\n",
-        env!("CARGO_PKG_VERSION"),
-        folder.path().display(),
-        running.took.as_secs_f64(),
-        count = addresses.len(),
-    );
-    let (scheme, clients) = match net.tls() {
-        // The variable of the emulator means a connection without TLS.
-        Some(tls) => ("https", format!("export EBLA_TLS_CA={}", tls.files().ca.display())),
-        None => ("http", format!("export BIGTABLE_EMULATOR_HOST={first}")),
-    };
-    block.push_str(&format!("  Bigtable API   {first}     {clients}\n"));
-    if addresses.len() > 1 {
-        block.push_str(&format!("  Other servers  {}\n", addresses.get(1..).unwrap_or_default().join("  ")));
-    }
-    if let Some(names) = &running.names {
-        block
-            .push_str(&format!("  Mounttable     {address}     export MT_ROOT={address}\n", address = names.address()));
-        if let Some(address) = names.http_address() {
-            block.push_str(&format!("  Names (HTTP)   {address}     curl {scheme}://{address}/v1/openapi.json\n"));
-        }
-    }
-    if let Some(address) = running.monitoring.address() {
-        block.push_str(&format!("  Metrics        {address}     curl {scheme}://{address}/metrics\n"));
-    }
-    block.push_str(
-        "\n  Try   ebla table create web --family anchor --family contents:maxversions=3\n        \
-         ebla row set web com.cnn.www anchor:cnnsi.com=CNN\n        ebla row scan web --prefix com.\n        \
-         ebla meta lookup web com.cnn.www\n\n",
-    );
-    block.push_str(&writes(addresses.len().min(REPLICAS_MAX), running.health.as_ref()));
-    block.push_str(match (net.tls(), up.insecure) {
-        (Some(_tls), _) => " TLS, no authentication of users.\n",
-        (None, true) => " No TLS, no authentication (--insecure).\n",
-        (None, false) => " No TLS, no authentication: use it on loopback only.\n",
-    });
-    block.push_str("  Ctrl-C drains and stops. Help: ebla help\n");
-    block
-}
-
-/// On how many disks writes are stored before they are acknowledged. A cluster that ran with fewer servers before still copies
-/// its tablets after it is ready. `wanted`: replicas that a tablet should have.
-fn writes(wanted: usize, health: Option<&Health>) -> String {
-    let disks = health.and_then(|health| health.voters_min).unwrap_or(wanted);
-    let majority = disks / 2 + 1;
-    let plural = if disks == 1 { "disk" } else { "disks" };
-    match health.map_or(0, |health| health.missing_voters) {
-        0 => format!("  Writes are on {majority} of {disks} {plural} before they are acknowledged."),
-        missing_voters => {
-            let tablets =
-                if missing_voters == 1 { "1 tablet is".to_owned() } else { format!("{missing_voters} tablets are") };
-            format!(
-                "  Writes are on {majority} of {disks} {plural} now; {tablets} being copied to {wanted} servers: see ebla status."
-            )
-        }
-    }
-}
-
 /// The address itself, or the same host with the next free port, so that two clusters can run with default options.
-async fn first_free(address: &str) -> String {
+pub(super) async fn first_free(address: &str) -> String {
     let Some((host, port)) = address.rsplit_once(':') else { return address.to_owned() };
     let first: u16 = port.parse().unwrap_or(0);
     for port in first..first.saturating_add(100) {
@@ -390,21 +332,4 @@ async fn first_free(address: &str) -> String {
         }
     }
     format!("{host}:0")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_ready_block_says_on_how_many_disks_writes_are_stored() {
-        let health = |voters, missing_voters| Health { voters_min: Some(voters), missing_voters, ..Health::default() };
-        assert_eq!(writes(3, Some(&health(3, 0))), "  Writes are on 2 of 3 disks before they are acknowledged.");
-        assert_eq!(writes(1, Some(&health(1, 0))), "  Writes are on 1 of 1 disk before they are acknowledged.");
-        assert_eq!(
-            writes(3, Some(&health(1, 24))),
-            "  Writes are on 1 of 1 disk now; 24 tablets are being copied to 3 servers: see ebla status."
-        );
-        assert!(writes(3, Some(&health(1, 1))).contains("1 tablet is being copied"));
-    }
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ebla_client::Client;
 use ebla_model::error::Error;
 use ebla_model::schema::TableName;
 use ebla_runtime::Runtime;
@@ -11,7 +12,7 @@ use super::ClusterArguments;
 use super::connectivity;
 use crate::output::{self, Failure, Format, Table};
 use crate::process::Signals;
-use ebla_workload::verify::{Load, Plan, Report, create_table, endpoints, log};
+use ebla_workload::verify::{Load, Plan, Report, create_table_of, endpoints_of, log};
 
 /// The default table.
 const DEFAULT_TABLE: &str = "verify";
@@ -24,8 +25,10 @@ const SECONDS_MAX: f64 = 30.0 * 24.0 * 3_600.0;
 ///   ebla verify --for 60
 ///   ebla verify --addr a:8086,b:8086,c:8086 --for 600 --log verify.log
 ///   ebla verify --addr a:8086 --check verify.log
+///   ebla verify --addr a:8086 --tls-ca ca.crt --token-file operator.token
 ///
-/// It uses the public API, so it can check any Bigtable. --addr takes several addresses, separated by commas. Ctrl-C and
+/// It uses the public API, so it can check any Bigtable. With access control the caller needs the right to create a table, or
+/// roles/bigtable.user for one that exists. --addr takes several addresses, separated by commas. Ctrl-C and
 /// SIGTERM stop the writers early; then the data is read back.
 #[derive(Clone, Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
@@ -76,14 +79,17 @@ pub async fn run(verify: Verify, runtime: Runtime) -> Result<(), Failure> {
         call_timeout: seconds("--deadline", verify.deadline)?,
         ..Plan::default()
     };
+    let token = verify.cluster.token()?;
+    let client = |address: &str| Client::endpoint(address, runtime.clone()).with_token(token.clone());
     let mut report = match &verify.check {
         Some(file) => {
             let logged = log::read(file)?;
             let table =
                 verify.table.as_deref().map_or(Ok(logged.table.clone()), |table| verify.cluster.table(table))?;
-            Load::logged(logged, plan, &runtime).check(&endpoints(&addresses, &table, &runtime)).await?
+            let endpoints = endpoints_of(&addresses, &table, client);
+            Load::logged(logged, plan, &runtime).check(&endpoints).await?
         }
-        None => Box::pin(load(&verify, plan, &addresses, &runtime)).await?,
+        None => Box::pin(load(&verify, plan, &addresses, &client, &runtime)).await?,
     };
     report.stall_max = verify.stall_max.map(|most| seconds("--stall-max", most)).transpose()?;
     match verify.cluster.output {
@@ -98,15 +104,21 @@ pub async fn run(verify: Verify, runtime: Runtime) -> Result<(), Failure> {
     if report.is_good() { Ok(()) } else { Err(Failure::other(report.verdict())) }
 }
 
-async fn load(verify: &Verify, plan: Plan, addresses: &[String], runtime: &Runtime) -> Result<Report, Failure> {
+async fn load(
+    verify: &Verify,
+    plan: Plan,
+    addresses: &[String],
+    client: &impl Fn(&str) -> Client,
+    runtime: &Runtime,
+) -> Result<Report, Failure> {
     let table = verify.cluster.table(verify.table.as_deref().unwrap_or(DEFAULT_TABLE))?;
     let time = seconds("--for", verify.seconds)?;
-    create(&table, &plan, addresses, runtime).await?;
+    create(&table, &plan, addresses, client, runtime).await?;
     let mut load = Load::new(plan, runtime);
     if let Some(file) = &verify.log {
         load.log_to(file, &table)?;
     }
-    let endpoints = endpoints(addresses, &table, runtime);
+    let endpoints = endpoints_of(addresses, &table, client);
     let running = load.start(&endpoints).await?;
     output::note(&format!(
         "writing to {} with {} writers for {:.0} s",
@@ -129,11 +141,17 @@ async fn load(verify: &Verify, plan: Plan, addresses: &[String], runtime: &Runti
 }
 
 /// Creates the table through the first address that answers, with the retry timeout of the plan.
-async fn create(name: &TableName, plan: &Plan, addresses: &[String], runtime: &Runtime) -> Result<(), Error> {
+async fn create(
+    name: &TableName,
+    plan: &Plan,
+    addresses: &[String],
+    client: &impl Fn(&str) -> Client,
+    runtime: &Runtime,
+) -> Result<(), Error> {
     let deadline = runtime.clock.monotonic() + plan.retry_timeout;
     let mut failed = Error::invalid("--addr contains no address");
     for address in addresses.iter().cycle() {
-        match create_table(address, name, plan.slots, runtime).await {
+        match create_table_of(&client(address).admin(), name, plan.slots).await {
             Ok(()) => return Ok(()),
             Err(error) if error.kind == ebla_model::error::ErrorKind::FixRequest => return Err(error),
             Err(error) => failed = error.context(&format!("create the table through {address}")),

@@ -1,6 +1,6 @@
 //! `ebla version`: which program this is.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::output::{self, Format, Table};
 
@@ -27,17 +27,23 @@ const FACTS: [(&str, Option<&str>); 4] = [
     ("target", option_env!("EBLA_TARGET")),
 ];
 
+/// The facts with their names; unknown ones are `unknown`.
+fn known() -> [(&'static str, &'static str); 4] {
+    FACTS.map(|(name, value)| (name, value.filter(|value| !value.is_empty()).unwrap_or("unknown")))
+}
+
+/// The facts as JSON.
+pub(super) fn document() -> Value {
+    Value::Object(known().map(|(name, value)| (name.to_owned(), json!(value))).into_iter().collect())
+}
+
 /// Shows it.
 pub fn run(version: &Version) {
-    let known = FACTS.map(|(name, value)| (name, value.filter(|value| !value.is_empty()).unwrap_or("unknown")));
     match version.output {
-        Format::Json => {
-            let known = known.map(|(name, value)| (name.to_owned(), json!(value)));
-            output::print_json(&serde_json::Value::Object(known.into_iter().collect()));
-        }
+        Format::Json => output::print_json(&document()),
         Format::Table => {
             let mut table = Table::default();
-            known.into_iter().for_each(|(name, value)| table.row(vec![name.to_owned(), value.to_owned()]));
+            known().into_iter().for_each(|(name, value)| table.row(vec![name.to_owned(), value.to_owned()]));
             output::print(&table.render());
         }
     }

@@ -12,8 +12,8 @@ use ebla_model::schema::Protection;
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
-use super::ClusterArguments;
 use super::table::{Switch, confirm};
+use super::{ClusterArguments, TableArguments};
 use crate::output::{self, Failure, Format, Table};
 
 /// Give access to a part of a table: create, show and change authorized views
@@ -48,23 +48,13 @@ pub enum View {
     /// Example:
     ///   ebla view list web
     #[command(verbatim_doc_comment)]
-    List {
-        /// Which cluster
-        #[command(flatten)]
-        cluster: ClusterArguments,
-        /// Name of the table
-        table: String,
-    },
+    List(TableArguments),
     /// Show what an authorized view includes
     ///
     /// Example:
     ///   ebla view get web german
     #[command(verbatim_doc_comment)]
-    Get {
-        /// Which view
-        #[command(flatten)]
-        of: Target,
-    },
+    Get(Target),
     /// Change what an authorized view includes, or its protection
     ///
     /// Examples:
@@ -209,7 +199,7 @@ pub async fn run(command: View, runtime: Runtime) -> Result<(), Failure> {
             of.cluster.client(&runtime).await?.admin().create_view(&of.name()?, &view).await?;
             show_stored(&of, &runtime).await
         }
-        View::List { cluster, table } => {
+        View::List(TableArguments { cluster, table }) => {
             let names = cluster.client(&runtime).await?.admin().views(&cluster.table(&table)?).await?;
             match cluster.output {
                 Format::Json => output::print_json(&names.iter().map(|name| json!(name.to_string())).collect()),
@@ -218,7 +208,7 @@ pub async fn run(command: View, runtime: Runtime) -> Result<(), Failure> {
             }
             Ok(())
         }
-        View::Get { of } => show_stored(&of, &runtime).await,
+        View::Get(of) => show_stored(&of, &runtime).await,
         View::Update { of, included, deletion_protection } => {
             let admin = of.cluster.client(&runtime).await?.admin();
             let mut next = admin.view(&of.name()?).await?;
@@ -267,7 +257,7 @@ fn to_text(stored: &StoredView) -> String {
     table.render()
 }
 
-fn to_json(stored: &StoredView) -> Value {
+pub(super) fn to_json(stored: &StoredView) -> Value {
     let texts = |texts: &mut dyn Iterator<Item = &Bytes>| texts.map(|text| json!(escaped(text))).collect::<Vec<_>>();
     let subset = &stored.view.subset;
     let families: serde_json::Map<_, _> = subset
@@ -286,8 +276,16 @@ fn to_json(stored: &StoredView) -> Value {
 }
 
 #[cfg(test)]
+pub(super) use tests::example_subset;
+
+#[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What an example of a view includes.
+    pub(in crate::commands) fn example_subset() -> SubsetView {
+        included().applied_to(&SubsetView::default())
+    }
 
     fn included() -> Included {
         Included {

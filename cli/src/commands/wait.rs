@@ -1,6 +1,5 @@
 //! `ebla wait`: returns when a server answers, or when the whole cluster serves; for scripts and health checks.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use ebla_client::{Admin, BearerToken};
@@ -11,7 +10,7 @@ use ebla_proto::operate::StatusReply;
 use ebla_proto::status::from_status;
 use ebla_runtime::Runtime;
 
-use super::{DEFAULT_ADDRESS, token_in};
+use super::{DEFAULT_ADDRESS, TokenArguments};
 use crate::address::Addresses;
 use crate::output::{self, Failure};
 
@@ -39,9 +38,9 @@ pub struct Wait {
     /// Timeout in seconds
     #[arg(long = "for", value_name = "SECONDS", default_value_t = 60)]
     pub seconds: u64,
-    /// File with the token (JWT) of the caller, for admin calls to servers with access control
-    #[arg(long, env = "EBLA_TOKEN_FILE", value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
+    /// The caller
+    #[command(flatten)]
+    pub caller: TokenArguments,
 }
 
 /// Probes repeatedly, and prints on stderr what is still missing whenever that changes.
@@ -49,7 +48,7 @@ pub struct Wait {
 /// # Errors
 /// `Deadline` with what is still missing; usage, when the token cannot be read.
 pub async fn run(wait: Wait, runtime: Runtime) -> Result<(), Failure> {
-    let token = token_in(wait.token_file.as_deref())?;
+    let token = wait.caller.token()?;
     let end = runtime.clock.monotonic() + Duration::from_secs(wait.seconds);
     let mut reported = String::new();
     loop {

@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use clap::{Arg, Command};
 
 pub use describe::{Described, Origin, describe};
-pub use file::{ConfigFile, InvalidFile};
+pub use file::{ConfigFile, Given, InvalidFile};
 pub use read::{Read, Refused, read};
 pub use reload::Reload;
 pub use template::template;

@@ -158,8 +158,8 @@ mod tests {
         let server = server(&["tablet-server"], SERVER).unwrap();
         assert_eq!(server.node.listen, "127.0.0.1:0");
         assert_eq!(server.node.etcd, ["http://127.0.0.1:2379", "http://127.0.0.1:2479"]);
-        assert_eq!(server.split_bytes.map(ebla_runtime::units::ByteSize::bytes), Some(64 << 20));
-        assert_eq!(server.split_load, 2_000);
+        assert_eq!(server.splits.split_bytes.map(ebla_runtime::units::ByteSize::bytes), Some(64 << 20));
+        assert_eq!(server.splits.split_load, 2_000);
     }
 
     #[test]

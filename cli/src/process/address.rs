@@ -225,7 +225,8 @@ fn host(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']'])
 }
 
-fn is_loopback(address: &str) -> bool {
+/// Whether an address, `host:port`, is of this machine only.
+pub fn is_loopback(address: &str) -> bool {
     let host = host(address);
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }

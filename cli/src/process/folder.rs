@@ -28,7 +28,7 @@ pub struct DataFolder {
     /// The folders that were created for it, the deepest first.
     created: Vec<PathBuf>,
     kind: Kind,
-    _lock: File,
+    lock: File,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl DataFolder {
         let absent = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
         let created: Vec<_> = path.ancestors().take_while(absent).map(Path::to_path_buf).collect();
         match lock(path) {
-            Ok(lock) => Ok(Self { path: path.to_path_buf(), created, kind: Kind::Persistent, _lock: lock }),
+            Ok(lock) => Ok(Self { path: path.to_path_buf(), created, kind: Kind::Persistent, lock }),
             Err(error) => {
                 // Removes a created folder that cannot be used; one that another process has filled meanwhile stays.
                 remove_empty(&created);
@@ -76,7 +76,7 @@ impl DataFolder {
                 .map_err(|error| unusable(parent, &error))?;
             match lock_existing(folder.path()) {
                 Ok(lock) => {
-                    return Ok(Self { path: folder.keep(), created: Vec::new(), kind: Kind::Ephemeral, _lock: lock });
+                    return Ok(Self { path: folder.keep(), created: Vec::new(), kind: Kind::Ephemeral, lock });
                 }
                 Err(error) => failed = Some(error),
             }
@@ -109,6 +109,8 @@ impl Drop for DataFolder {
             // If this fails, the next ephemeral start removes the folder.
             drop(std::fs::remove_dir_all(&self.path));
         }
+        // Not only by closing the file: a child that another thread has just forked has a copy of it until it executes its program.
+        let _released = rustix::fs::flock(&self.lock, rustix::fs::FlockOperation::Unlock);
     }
 }
 

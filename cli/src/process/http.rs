@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ebla_runtime::http_port::{Pages, ProcessInfo, shown_arguments};
+use ebla_runtime::http_port::{Pages, ProcessInfo, Site, shown_arguments};
 use ebla_runtime::metrics::{ProcessSource, Source};
 use ebla_runtime::{HttpPort, Metrics, Readiness, Runtime};
 
@@ -70,6 +70,16 @@ impl Monitoring {
         self
     }
 
+    /// From now on the port has the web console too.
+    pub fn add_console(&self, console: Arc<dyn Site>) {
+        self.pages.add_site(console);
+    }
+
+    /// From now on the first page of the port says where the console is: `place`, a sentence without its end.
+    pub fn name_console(&self, place: &'static str) {
+        self.pages.name_site(place);
+    }
+
     /// Where the port is, `host:port`.
     pub fn address(&self) -> Option<&str> {
         self.port.as_ref().map(HttpPort::address)
@@ -80,8 +90,10 @@ impl Monitoring {
         sources.iter().for_each(|source| self.metrics.register(Arc::clone(source)));
     }
 
-    /// The process is stopping: it is not ready any more.
+    /// The process is stopping: it is not ready any more, and its console is gone.
     pub fn stopping(&self) {
         self.readiness.refuse("the process is stopping");
+        // It has a handle of a tablet server, which must not outlive the server.
+        self.pages.name_site("the process is stopping");
     }
 }

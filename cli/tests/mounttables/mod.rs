@@ -10,7 +10,7 @@
 //! | [`final_checks`] | checks of the table at the end |
 //!
 //! `EBLA_CHAOS_MOUNTTABLES` says how often each kind of fault comes, `EBLA_CHAOS_SEED` repeats a schedule; `make chaos` asks
-//! for many.
+//! for many. The cluster has TLS and access control unless `EBLA_SECURITY=off`; each mounttable uses the cluster with its own certificate.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 #![expect(clippy::panic, reason = "a test may fail, and then says where")]
@@ -42,10 +42,11 @@ use ebla_tests::cluster::{Cluster, Node};
 use ebla_tests::etcd::Build;
 use ebla_tests::faults::fault::{FaultKind, Target};
 use ebla_tests::faults::nemesis::ClusterNemesis;
-use ebla_tests::faults::parameters::{seed, times};
+use ebla_tests::faults::parameters::{security, seed, times};
 use ebla_tests::faults::schedule::{ScheduleItem, schedule};
 use ebla_tests::network::Loopback;
 use ebla_tests::process::{Plan, ProcessCluster};
+use ebla_tests::secured::{Callers, Security};
 use tokio::sync::oneshot;
 
 use crate::mounttables::expectations::Expectations;
@@ -87,9 +88,12 @@ fn names_survive_failures_of_servers_and_storage() {
         let seed = seed(&runtime);
         // What users do is drawn from it too.
         let runtime = Runtime { rng: Rng::seeded(seed), ..runtime };
-        let plan = Plan { mounttables: MOUNTTABLES, ..Plan::new(support::ebla(), TABLET_SERVERS) };
-        let mut cluster = ProcessCluster::start(plan, Loopback::claim().unwrap(), &runtime).await.unwrap();
-        chaos(&mut cluster, &runtime, seed).await;
+        let mut plan = Plan { mounttables: MOUNTTABLES, ..Plan::new(support::ebla(), TABLET_SERVERS) };
+        let network = Loopback::claim().unwrap();
+        let callers = Callers::prepare(security(Security::On), &mut plan, 0, &network, &runtime).unwrap();
+        println!("EBLA_SECURITY={}", callers.security().name());
+        let mut cluster = ProcessCluster::start(plan, network, &callers.operator).await.unwrap();
+        chaos(&mut cluster, &callers.operator, seed).await;
     });
 }
 

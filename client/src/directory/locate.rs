@@ -74,15 +74,11 @@ impl LocateDirectory {
         self.fetch_from_any().await.map(|(_address, reply)| reply)
     }
 
-    /// As [`Self::fetch`]; returns the address of the server that replied.
+    /// As [`Self::fetch`]; also returns the address of the server that replied.
     ///
     /// # Errors
     /// As [`Self::fetch`].
-    pub async fn reachable_address(&self) -> Result<String, Error> {
-        self.fetch_from_any().await.map(|(address, _reply)| address)
-    }
-
-    async fn fetch_from_any(&self) -> Result<(String, ClusterReply), Error> {
+    pub(crate) async fn fetch_from_any(&self) -> Result<(String, ClusterReply), Error> {
         let mut last = Error::new(Reason::Unavailable, "no tablet server address is known");
         for address in self.addresses() {
             match self.fetch_from(&address).await {

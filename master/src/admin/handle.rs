@@ -9,6 +9,8 @@ use std::time::Duration;
 use ebla_client::Deadline;
 use ebla_model::error::{Error, Reason};
 use ebla_proto::status::to_status;
+use ebla_runtime::trace;
+use futures::future::Either;
 use tokio::sync::watch;
 use tonic::{Response, Status};
 
@@ -66,6 +68,11 @@ impl MasterHandle {
                 master.check_not_behind().await?;
                 change.await
             }
+        };
+        // The change is a task of its own, and what it waits for belongs to the call.
+        let change = match trace::current() {
+            Some(operation) => Either::Left(trace::scope(operation, change)),
+            None => Either::Right(change),
         };
         let outcome = tasks.start_until_stopped("admin change", change).await;
         outcome.unwrap_or_else(|_cancelled| {

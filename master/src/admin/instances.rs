@@ -19,7 +19,7 @@ use super::handle::{MasterHandle, to_response};
 use super::page::{PageRequest, page};
 use super::policies;
 use crate::active::ActiveMaster;
-use crate::{instances, operations, profiles};
+use crate::{heat, instances, operations, profiles};
 
 /// The service, on an active master or a standby.
 #[derive(Debug)]
@@ -68,6 +68,20 @@ impl Instances {
         let page_request = PageRequest { prefix: &prefix, size: request.page_size, token: &request.page_token };
         let (app_profiles, next_page_token) = page(named, page_request)?;
         Ok(admin::ListAppProfilesResponse { app_profiles, next_page_token, ..Default::default() })
+    }
+
+    async fn hot_tablets(&self, request: admin::ListHotTabletsRequest) -> Result<admin::ListHotTabletsResponse, Error> {
+        let master = self.handle.active()?;
+        let (of, id) = in_instance(&request.parent)?;
+        check_cluster(&of, id, instances::find(&master, &of).await?.as_ref())?;
+        let hottest = heat::list_hot_tablets(&master, &of, &request).await?;
+        // The hottest first: a page continues at a rank.
+        let prefix = format!("{}/hotTablets/", request.parent);
+        let ranked: BTreeMap<_, _> =
+            hottest.into_iter().enumerate().map(|(rank, tablet)| (format!("{prefix}{rank:06}"), tablet)).collect();
+        let page_request = PageRequest { prefix: &prefix, size: request.page_size, token: &request.page_token };
+        let (hot_tablets, next_page_token) = page(ranked, page_request)?;
+        Ok(admin::ListHotTabletsResponse { hot_tablets, next_page_token })
     }
 }
 
@@ -320,6 +334,13 @@ impl BigtableInstanceAdmin for Instances {
             self.handle.run_change(|master, _deadline| async move { profiles::delete(&master, &name).await }).await
         };
         to_response(outcome.await)
+    }
+
+    async fn list_hot_tablets(
+        &self,
+        request: Request<admin::ListHotTabletsRequest>,
+    ) -> Result<Response<admin::ListHotTabletsResponse>, Status> {
+        to_response(Box::pin(self.hot_tablets(request.into_inner())).await)
     }
 
     async fn get_iam_policy(

@@ -107,7 +107,7 @@ impl BigtableTableAdmin for Tables {
             let change = |master: ActiveMaster, deadline| async move {
                 let start_time = Some(timestamp(master.runtime().clock.wall()));
                 let updated = |schema: &TableSchema| Ok(schema.update(update));
-                let schema = jobs::update_schema::update_schema(&master, &name, updated, deadline).await?;
+                let schema = jobs::update_schema::change_schema(&master, &name, updated, deadline).await?;
                 let end_time = Some(timestamp(master.runtime().clock.wall()));
                 let metadata = admin::UpdateTableMetadata { name: name.to_string(), start_time, end_time };
                 operations::store(&master, name.as_str(), &metadata, &schema_view(&schema)).await
@@ -135,7 +135,7 @@ impl BigtableTableAdmin for Tables {
             let name: TableName = request.name.parse()?;
             let changes = request::changes(request.modifications)?;
             let change = |master, deadline| async move {
-                jobs::update_schema::update_schema(&master, &name, |schema| schema.apply(&changes), deadline).await
+                jobs::update_schema::change_schema(&master, &name, |schema| schema.apply(&changes), deadline).await
             };
             Ok(schema_view(&self.handle.run_change(change).await?))
         };

@@ -15,6 +15,7 @@ use std::time::Duration;
 use ebla_chubby::{Compare, Counter, TransactionOutcome, Write, next_ids, paths};
 use ebla_client::Deadline;
 use ebla_client::locate::LeaderHint;
+use ebla_model::cluster_event::{ClusterEventKind, NewClusterEvent};
 use ebla_model::cluster_version::Feature;
 use ebla_model::command::NewTablet;
 use ebla_model::error::{Error, Reason};
@@ -66,10 +67,14 @@ pub(crate) async fn create_table(
     deadline: Deadline,
 ) -> Result<TableSchema, Error> {
     let name = new.name.clone();
-    let Some(table) = record_intent(master, new).await? else {
+    let Some(Intent { table, new_groups }) = record_intent(master, new).await? else {
         return Err(name_taken_error(master, &name, deadline).await);
     };
     finish(master, table, deadline).await.map_err(|error| master.defer(error))?;
+    if new_groups > 0 {
+        // The table did not wait for new groups without one of its tablets, nor for the last replicas of the others.
+        master.request_reconcile();
+    }
     let stored = schema_store::read_table(master.chubby(), table).await.map_err(|error| master.defer(error))?;
     stored.map(|stored| stored.value).ok_or_else(|| schema_store::not_found(&name))
 }
@@ -94,8 +99,15 @@ async fn name_taken_error(master: &ActiveMaster, name: &TableName, deadline: Dea
     }
 }
 
+/// The creation of a table that is recorded in Chubby.
+struct Intent {
+    table: TableId,
+    /// The number of groups that are created with it.
+    new_groups: usize,
+}
+
 /// Records the intent. From here on this master or another creates the table. `None` when the name is taken.
-async fn record_intent(master: &ActiveMaster, new: NewTable) -> Result<Option<TableId>, Error> {
+async fn record_intent(master: &ActiveMaster, new: NewTable) -> Result<Option<Intent>, Error> {
     let chubby = master.chubby();
     if chubby.read(&paths::name(&new.name)).await?.is_some() {
         return Ok(None);
@@ -119,8 +131,10 @@ async fn record_intent(master: &ActiveMaster, new: NewTable) -> Result<Option<Ta
     match master.commit_intent(vec![Compare::Absent(paths::name(&new.name))], writes).await? {
         TransactionOutcome::Committed(_) => {
             let (tablets, new_groups) = (placed.plan.tablets.len(), placed.new_groups.len());
+            let detail = format!("{}, {tablets} tablets", new.name);
+            master.record_event(&NewClusterEvent::new(ClusterEventKind::TableCreated, detail).of_table(table));
             info!(%table, name = %new.name, tablets, new_groups, "creating table");
-            Ok(Some(table))
+            Ok(Some(Intent { table, new_groups }))
         }
         TransactionOutcome::Conflict => Ok(None),
     }

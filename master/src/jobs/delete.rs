@@ -18,6 +18,7 @@ use std::future::ready;
 
 use ebla_chubby::{Compare, Counter, TransactionOutcome, Write, next_ids, paths};
 use ebla_client::Deadline;
+use ebla_model::cluster_event::{ClusterEventKind, NewClusterEvent};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, LogId, OperationId, TableId};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
@@ -57,6 +58,8 @@ async fn record_intent(master: &ActiveMaster, name: &TableName) -> Result<TableI
         let writes = intent(schema, operation).into_iter().chain([Write::delete(paths::name(name))]).collect();
         let compare = Compare::Modified(paths::table(table), stored.modified);
         if let TransactionOutcome::Committed(_) = master.commit_intent(vec![compare], writes).await? {
+            let detail = name.to_string();
+            master.record_event(&NewClusterEvent::new(ClusterEventKind::TableDeleted, detail).of_table(table));
             info!(%table, %name, "deleting table");
             return Ok(table);
         }

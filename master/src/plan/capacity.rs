@@ -2,6 +2,7 @@
 //! for anything new, and a group with it must not be blocked by it.
 
 use ebla_model::capacity::{Demand, ResourceShortage, Resources};
+use ebla_model::cluster_event::{ClusterEventKind, NewClusterEvent};
 use ebla_model::error::Error;
 use ebla_model::id::{GroupId, ServerId};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
@@ -70,5 +71,35 @@ impl RepairWithoutRoom {
     #[must_use]
     pub fn message(&self) -> String {
         self.shortage.refusal(&format!("a replica of group {}", self.group), self.server).message
+    }
+}
+
+/// The event of the groups whose repair waits for room since this round; `None` without groups. It is one event for all of them: the loss of
+/// one server may concern hundreds of groups, and their events would replace all others.
+#[must_use]
+pub fn repairs_wait_event(waiting: &[&RepairWithoutRoom]) -> Option<NewClusterEvent> {
+    let first = waiting.first()?;
+    let groups = if waiting.len() == 1 { "1 group".to_owned() } else { format!("{} groups", waiting.len()) };
+    let detail = format!("{groups}: {}", first.message());
+    Some(NewClusterEvent::new(ClusterEventKind::RepairWaits, detail).of_server(first.server))
+}
+
+#[cfg(test)]
+mod tests {
+    use ebla_model::capacity::ResourceKind;
+
+    use super::*;
+
+    #[test]
+    fn the_repairs_of_a_round_that_wait_are_one_event() {
+        let shortage =
+            ResourceShortage { kind: ResourceKind::Disk, needed: 9, left: 1, resources: Resources::default() };
+        let waiting =
+            [4, 5].map(|group| RepairWithoutRoom { group: GroupId::new(group), server: ServerId::new(3), shortage });
+        let event = repairs_wait_event(&waiting.iter().collect::<Vec<_>>()).unwrap();
+        assert!(event.detail().starts_with("2 groups: no room for a replica of group 4"), "{}", event.detail());
+        assert_eq!((event.kind, event.server), (ClusterEventKind::RepairWaits, Some(ServerId::new(3))));
+        assert!(repairs_wait_event(&[&waiting[0]]).unwrap().detail().starts_with("1 group: no room"));
+        assert_eq!(repairs_wait_event(&[]), None);
     }
 }

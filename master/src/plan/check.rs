@@ -165,6 +165,10 @@ fn of_action(action: &Action) -> Option<Finding> {
             by_master("the location of the root tablet in the lock service is missing or old".to_owned())
         }
         Action::RemoveDamagedRow(row) => by_master(format!("METADATA has a row that cannot be decoded ({row})")),
+        Action::ReplaceFalseRow { present, .. } => by_master(format!(
+            "METADATA describes tablet {} of table {} in generation {}, which no replica has",
+            present.tablet, present.table, present.generation
+        )),
         Action::WriteRow(tablet) => by_master(format!(
             "METADATA lacks tablet {} of table {}, or describes an earlier state of it",
             tablet.tablet, tablet.table

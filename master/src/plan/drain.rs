@@ -169,10 +169,62 @@ pub fn is_incomplete(cluster: &ClusterSnapshot) -> bool {
     cluster.drained.iter().any(|server| !replicas_on(cluster, *server).is_empty())
 }
 
+/// The drains that go on, to notice their ends. A new master starts without it: a drain that ended between two masters is not noticed.
+#[derive(Clone, Debug, Default)]
+pub struct RunningDrains {
+    /// The drained servers without a replica, once the cluster was observed.
+    finished: Option<BTreeSet<ServerId>>,
+}
+
+impl RunningDrains {
+    /// The drained servers that have no replica any more since the last call; none at the first call.
+    pub fn finished(&mut self, cluster: &ClusterSnapshot) -> Vec<ServerId> {
+        let drained = cluster.drained.iter().copied();
+        let now: BTreeSet<ServerId> = drained.filter(|server| replicas_on(cluster, *server).is_empty()).collect();
+        let before = self.finished.replace(now.clone()).unwrap_or_else(|| now.clone());
+        now.difference(&before).copied().collect()
+    }
+}
+
 /// The newest descriptor of each group; that of its leader if one responds.
 fn newest_groups(cluster: &ClusterSnapshot) -> BTreeMap<GroupId, GroupDescriptor> {
     let mut groups = cluster.known_groups();
     let leaders = cluster.leader_reports().into_values();
     groups.extend(leaders.map(|(_server, report)| (report.group.group, report.group.clone())));
     groups
+}
+
+#[cfg(test)]
+mod tests {
+    use ebla_model::id::{TableId, TabletId};
+    use ebla_model::key::KeyRange;
+
+    use super::*;
+
+    fn cluster(drained: &[u64], members: &[u64]) -> ClusterSnapshot {
+        let servers: Vec<ServerId> = members.iter().copied().map(ServerId::new).collect();
+        let group = GroupDescriptor::initial(GroupId::new(2), &servers);
+        let tablet = group.new_tablet(TableId::new(5), TabletId::new(9), KeyRange::all());
+        ClusterSnapshot {
+            drained: drained.iter().copied().map(ServerId::new).collect(),
+            root: Some(tablet),
+            ..ClusterSnapshot::default()
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_drain_is_noticed_once() {
+        let mut drains = RunningDrains::default();
+        let server = ServerId::new(3);
+        assert_eq!(drains.finished(&cluster(&[3, 4], &[1, 2, 3])), [], "4 has none, and was drained before");
+        assert_eq!(drains.finished(&cluster(&[3, 4], &[1, 2, 3])), []);
+        assert_eq!(drains.finished(&cluster(&[3, 4], &[1, 2])), [server]);
+        assert_eq!(drains.finished(&cluster(&[3, 4], &[1, 2])), []);
+        // It gets replicas again, and is drained again.
+        assert_eq!(drains.finished(&cluster(&[4], &[1, 2, 3])), []);
+        assert_eq!(drains.finished(&cluster(&[3, 4], &[1, 2, 3])), []);
+        assert_eq!(drains.finished(&cluster(&[3, 4], &[1, 2])), [server]);
+        // One that has nothing is finished at once.
+        assert_eq!(drains.finished(&cluster(&[3, 4, 5], &[1, 2])), [ServerId::new(5)]);
+    }
 }

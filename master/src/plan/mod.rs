@@ -16,6 +16,7 @@ pub mod counters;
 mod deleted;
 pub mod drain;
 pub mod failure_detector;
+pub mod false_rows;
 mod leader_balance;
 pub mod merge;
 pub mod placement;
@@ -61,6 +62,13 @@ pub enum Action {
     WriteRow(TabletDescriptor),
     /// A row of METADATA cannot be decoded, and the tablets that have its keys are known: they are listed again.
     RemoveDamagedRow(RowKey),
+    /// A row of METADATA describes a state that no tablet has had ([`false_rows`]): a check replaces or removes it.
+    ReplaceFalseRow {
+        /// What the row says; a row that says something else stays.
+        present: TabletDescriptor,
+        /// The tablet of the row; `None`: other rows list its keys.
+        to: Option<TabletDescriptor>,
+    },
     /// A row of METADATA belongs to a table that was deleted, as a record in Chubby says.
     RemoveRow {
         /// The row key.
@@ -146,6 +154,10 @@ impl fmt::Display for Action {
             Self::WriteRoot(to) => write!(f, "write-root {}", Summary(to)),
             Self::WriteRow(to) => write!(f, "write-row {}", Summary(to)),
             Self::RemoveDamagedRow(row) => write!(f, "remove-damaged-row {row}"),
+            Self::ReplaceFalseRow { present, to: Some(to) } => {
+                write!(f, "replace-false-row {} by {}", Summary(present), Summary(to))
+            }
+            Self::ReplaceFalseRow { present, to: None } => write!(f, "remove-false-row {}", Summary(present)),
             Self::RemoveRow { row, tablet } => write!(f, "remove-row {row} tablet={tablet}"),
             Self::RemoveObsoleteRow(old) => write!(f, "remove-obsolete-row {}", Summary(old)),
             Self::FinishGroup(group) => write!(f, "finish-group group={group}"),

@@ -7,7 +7,7 @@
 //!   a group has dropped a table                           the table               its deletion is started again
 //!   an id                                                 a counter at or below   the counter is raised
 //!   the root tablet                                       an older one, or none   it is written
-//!   policies of an instance or of a table                 none                    they are written, before the table
+//!   policies of an instance or of a table, a view         none                    they are written, before the table
 //!   the cluster, and the epochs of masters                nothing, or lower ones  the cluster's record is written
 //!   -                                                     unfinished changes      removed: they may have been finished since
 //! ```
@@ -15,8 +15,9 @@
 //! The latest replica of a group is the one that has applied the most of its log. It is known to have every committed entry only
 //! if a majority of the voters has answered, so a recovery without one is refused.
 //!
-//! Policies are known from the servers' copies of Chubby's files. Servers follow a Chubby that was restored from an older backup, so what was changed
-//! after the backup is known only if Chubby was emptied.
+//! Policies and authorized views are known from the servers' copies of Chubby's files. Servers follow a Chubby that was restored from an older backup, so what was changed
+//! after the backup is known only if Chubby was emptied. A view that only some of the servers have, of those that know its table, was deleted
+//! or created shortly before: it is written if more have it than not, so that a stale copy does not give access again.
 //!
 //! What tablet servers do not know cannot be recovered: instances, app profiles, labels, results of operations.
 
@@ -52,7 +53,7 @@ pub struct ServerEvidence {
     pub registered: BTreeSet<ServerId>,
     /// The cluster version that was active by that copy.
     pub active_version: ClusterVersion,
-    /// The files of policies in that copy, by path.
+    /// The files of policies and of authorized views in that copy, by path.
     pub access: BTreeMap<String, Bytes>,
 }
 
@@ -84,7 +85,7 @@ pub struct ChubbyContent {
     pub files: ClusterSnapshot,
     /// The files of table names, by path.
     pub names: BTreeMap<String, TableId>,
-    /// The paths of the files of policies.
+    /// The paths of the files of policies and of authorized views.
     pub access: BTreeSet<String>,
 }
 
@@ -93,7 +94,7 @@ pub struct ChubbyContent {
 pub enum Step {
     /// Raises a counter.
     RaiseCounter(Counter, u64),
-    /// Writes a file of policies: the path and the content.
+    /// Writes a file of policies or of an authorized view: the path and the content.
     WriteAccess(String, Bytes),
     /// Writes a schema that is missing or older.
     WriteTable(TableSchema),
@@ -117,6 +118,9 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::RaiseCounter(counter, next) => write!(f, "raise the counter {} to {next}", counter.name()),
+            Self::WriteAccess(path, _content) if paths::parse_view(path).is_some() => {
+                write!(f, "write {}", described(path))
+            }
             Self::WriteAccess(path, _content) => write!(f, "write the policies of {}", described(path)),
             Self::WriteTable(schema) => {
                 write!(f, "write table {} ({}), schema version {}", schema.table, schema.name, schema.version)
@@ -347,7 +351,7 @@ fn recover_table(present: Option<&TableSchema>, newest: &TableSchema, names: &mu
     }
 }
 
-/// The policies that Chubby lacks and servers have copies of. They are written first: a table must not be without its policies for a moment.
+/// The policies and authorized views that Chubby lacks and servers have copies of. They are written first: a table must not be without its policies for a moment.
 fn recover_access(chubby: &ChubbyContent, evidence: &BTreeMap<ServerId, ServerEvidence>, recovery: &mut Recovery) {
     let mut copies: BTreeMap<&String, BTreeMap<&Bytes, usize>> = BTreeMap::new();
     for (path, content) in evidence.values().flat_map(|server| &server.access) {
@@ -368,28 +372,45 @@ fn recover_access(chubby: &ChubbyContent, evidence: &BTreeMap<ServerId, ServerEv
     let exists = |table: &TableId| (present(table) || written.contains_key(table)) && !deleted.contains(table);
     let mut steps = Vec::new();
     for (path, contents) in &copies {
-        let is_needed = match paths::parse_table_access(path) {
+        let of_table = paths::parse_table_access(path).or_else(|| paths::parse_view(path).map(|(table, _view)| table));
+        let is_needed = match of_table {
             Some(table) => exists(&table),
             None => path.starts_with(paths::INSTANCE_ACCESS),
         };
-        // A server that was cut off from Chubby may have an older copy than the others.
-        let most = contents.iter().max_by_key(|(_content, servers)| **servers);
-        let Some((content, _servers)) = most.filter(|_most| is_needed && !chubby.access.contains(*path)) else {
+        if !is_needed || chubby.access.contains(*path) {
+            continue;
+        }
+        // A server that was cut off from Chubby may have an older copy than the others: one before the view was deleted, or before it was created.
+        let with = contents.values().sum::<usize>();
+        let without = of_table.map_or(0, |table| servers_without(evidence, table, path));
+        let is_view = paths::parse_view(path).is_some();
+        if is_view && without >= with {
+            recovery.findings.push(format!(
+                "{} is not written: {with} servers know it and {without} know its table without it, so it was probably deleted; if \
+                 it should exist, create it again with `ebla view create`",
+                described(path)
+            ));
+            continue;
+        }
+        // Policies are written even so: a table that lost them is open to more callers.
+        let Some((content, _servers)) = contents.iter().max_by_key(|(_content, servers)| **servers) else {
             continue;
         };
+        let (what, check) = if is_view { ("copies", "view") } else { ("policies", "iam") };
         if contents.len() > 1 {
             recovery.findings.push(format!(
-                "the servers have different policies of {}: those that most servers have are written; check them with `ebla iam get`",
+                "the servers have different {what} of {}: those that most servers have are written; check them with `ebla {check} get`",
+                described(path)
+            ));
+        }
+        if without > 0 {
+            recovery.findings.push(format!(
+                "{without} of the servers that know the table have no {what} of {}: those of {with} servers are written; check them \
+                 with `ebla {check} get`",
                 described(path)
             ));
         }
         steps.push(Step::WriteAccess((*path).clone(), (*content).clone()));
-    }
-    let views = copies.keys().filter(|path| path.starts_with(paths::VIEWS)).count();
-    if views > 0 && !(steps.is_empty() && written.is_empty()) {
-        recovery.findings.push(format!(
-            "authorized views are not restored, and the servers know {views}: compare `ebla view list` of each table with your own copies"
-        ));
     }
     for (table, name) in written.into_iter().filter(|(table, _name)| !present(table)) {
         let path = paths::table_access(table);
@@ -402,16 +423,25 @@ fn recover_access(chubby: &ChubbyContent, evidence: &BTreeMap<ServerId, ServerEv
     }
     if chubby.cluster.is_some() {
         recovery.findings.push(
-            "policies that were changed since the backup of the lock service are not known to the tablet servers: check them with \
-             `ebla iam get`"
+            "policies and authorized views that were changed since the backup of the lock service are not known to the tablet servers: \
+             check them with `ebla iam get` and `ebla view list`"
                 .to_owned(),
         );
     }
     recovery.steps.splice(0..0, steps);
 }
 
-/// What the policies of a file are for.
+/// How many servers have the schema of a table in their copy of Chubby's files, and no such file.
+fn servers_without(evidence: &BTreeMap<ServerId, ServerEvidence>, table: TableId, path: &str) -> usize {
+    let knows = |server: &&ServerEvidence| server.schemas.iter().any(|schema| schema.table == table);
+    evidence.values().filter(knows).filter(|server| !server.access.contains_key(path)).count()
+}
+
+/// What the policies of a file are for; the view, if the file is one.
 fn described(path: &str) -> String {
+    if let Some((table, view)) = paths::parse_view(path) {
+        return format!("authorized view {view} of table {table}");
+    }
     match (paths::parse_table_access(path), path.strip_prefix(paths::INSTANCE_ACCESS)) {
         (Some(table), _) => format!("table {table}"),
         (None, Some(instance)) => format!("instance {instance}"),

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use ebla_model::id::{Generation, Incarnation, LogIndex, SchemaVersion, Term};
+use ebla_model::id::{Generation, LogIndex, SchemaVersion, Term};
 use ebla_model::key::KeyRange;
 use ebla_model::schema::{TableName, TableSchema};
 use ebla_model::tablet_load::TabletLoad;
@@ -21,7 +21,7 @@ use super::repair::Addition;
 use super::replica_balance::ReplicaBalance;
 use super::zones::Zones;
 use super::*;
-use crate::cluster::{Registration, ReplicaReport, Server, ServerReport, TabletReport};
+use crate::cluster::{ReplicaReport, Server, ServerReport, TabletReport};
 
 const TABLE: TableId = TableId::new(5);
 const REPLICAS: usize = 3;
@@ -131,15 +131,7 @@ impl Simulation {
 
     /// A server joins.
     fn join(&mut self, server: u64) {
-        let server_entry = Server {
-            address: String::new(),
-            incarnation: Incarnation::new(1),
-            release: String::new(),
-            zone: None,
-            registration: Registration::Registered,
-            report: Some(ServerReport::default()),
-            later_epoch: false,
-        };
+        let server_entry = Server::registered(Some(ServerReport::default()));
         self.cluster.servers.insert(ServerId::new(server), server_entry);
     }
 

@@ -470,6 +470,7 @@ fn resources(words: &Words<'_>) -> Resources {
         disk: pair("disk").map(|(free_bytes, total_bytes)| DiskSpace { free_bytes, total_bytes, reserve_bytes }),
         files: pair("files").map(usage),
         memory: pair("memory").map(usage),
+        connections: None,
         sharers: words.number("sharers").unwrap_or(1),
     }
 }

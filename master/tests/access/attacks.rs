@@ -10,7 +10,7 @@ use super::*;
 pub(super) const READER: &str = "roles/bigtable.reader";
 pub(super) const USER: &str = "roles/bigtable.user";
 pub(super) const ADMIN: &str = "roles/bigtable.admin";
-const FAMILY_READER: &str = "roles/ebla.familyReader";
+pub(super) const FAMILY_READER: &str = "roles/ebla.familyReader";
 const FAMILY_WRITER: &str = "roles/ebla.familyWriter";
 pub(super) const FAMILY_ADMIN: &str = "roles/ebla.familyAdmin";
 pub(super) const ALICE: &[&str] = &["subject:alice"];

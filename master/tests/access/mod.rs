@@ -4,6 +4,7 @@
 //! |---|---|
 //! | this one | the cluster, its callers, rows |
 //! | [`attacks`] | identities, policies, lists, and what must be refused |
+//! | [`heat`] | who sees which keys are used |
 //! | [`limits`] | limits of identities |
 //! | [`property`] | no answer depends on what the caller cannot read, for any filter |
 //! | [`views`] | authorized views, and attacks on them |
@@ -11,6 +12,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test may fail, also in its helpers")]
 
 mod attacks;
+mod heat;
 mod limits;
 mod property;
 mod views;
@@ -22,6 +24,7 @@ use bytes::Bytes;
 use ebla_chubby::embedded::Embedded;
 use ebla_chubby::testing::faulty::FaultyChubby;
 use ebla_master::{Master, MasterConfig};
+use ebla_model::heat::HeatOption;
 use ebla_proto::admin::{self, iam};
 use ebla_proto::convert::filter_to_bytes;
 use ebla_proto::data::read_rows_response::CellChunk;
@@ -64,6 +67,10 @@ impl Guarded {
     }
 
     async fn start_with(limits: IdentityLimits) -> Self {
+        Self::start_of(limits, HeatOption::Off).await
+    }
+
+    async fn start_of(limits: IdentityLimits, heat: HeatOption) -> Self {
         ebla_runtime::logging::init(&std::env::var("EBLA_LOG").unwrap_or_else(|_unset| "off".to_owned()));
         let runtime = Runtime::system("test");
         let folder = tempfile::tempdir().unwrap();
@@ -73,14 +80,14 @@ impl Guarded {
         let access = AccessOptions {
             tokens: TokenOptions { keys, issuer: ISSUER.to_owned(), audience: "ebla".to_owned() },
             administrators: vec!["subject:root".parse().unwrap()],
-            audit: AuditOptions { file: Some(folder.path().join("audit.log")), data: AuditedData::All },
+            audit: AuditOptions { file: Some(folder.path().join("audit.log")), rotation: None, data: AuditedData::All },
             limits,
         };
         let chubby = FaultyChubby::new(Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared());
-        let options = ServerOptions { access: Some(access), ..ServerOptions::up(LocalServers::default()) };
+        let options = ServerOptions { access: Some(access), heat, ..ServerOptions::up(LocalServers::default()) };
         let config = ServerConfig::new(folder.path().join("data"), "127.0.0.1:0", options);
         let server = TabletServer::start(config, chubby.shared(), runtime.clone()).await.unwrap();
-        let config = MasterConfig::new("127.0.0.1:0", 1);
+        let config = MasterConfig { heat, ..MasterConfig::new("127.0.0.1:0", 1) };
         let master = Master::start(config, chubby.shared(), runtime.clone()).await.unwrap();
         tokio::time::timeout(TIMEOUT, master.ready()).await.unwrap();
         tokio::time::timeout(TIMEOUT, server.ready()).await.unwrap();

@@ -56,6 +56,7 @@ permissions! {
     GetCluster = "bigtable.clusters.get" => Viewer,
     ListClusters = "bigtable.clusters.list" => Viewer,
     UpdateCluster = "bigtable.clusters.update" => Admin,
+    ListHotTablets = "bigtable.hotTablets.list" => Reader,
     CreateInstance = "bigtable.instances.create" => Admin,
     GetInstance = "bigtable.instances.get" => Viewer,
     ListInstances = "bigtable.instances.list" => Viewer,

@@ -8,6 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::Error;
+use crate::plain_name::is_plain_name;
 use crate::time::Micros;
 
 /// Longest name of a project or an instance that a table may belong to, in bytes.
@@ -45,9 +46,7 @@ fn is_lower_id(name: &str, (min, max): (usize, usize)) -> bool {
 
 /// Whether `name` is a valid last part of a table's or an app profile's name, apart from its length.
 pub(crate) fn is_resource_id(name: &str) -> bool {
-    let mut bytes = name.bytes();
-    bytes.next().is_some_and(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-        && bytes.all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+    is_plain_name(name, usize::MAX) && !name.starts_with(['-', '.'])
 }
 
 /// A project's name, `projects/P`.

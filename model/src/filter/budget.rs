@@ -21,7 +21,8 @@ const BYTES_PER_WORK: usize = 64;
 /// The budget of one run on one row. Shared by all nodes.
 pub(super) struct FilterBudget<'a> {
     deadline_passed: &'a dyn Fn() -> bool,
-    cells_max: usize,
+    /// Cells of the row, or those of them that count.
+    cells: Cell<usize>,
     /// Work done, in cells processed.
     work: Cell<usize>,
     next_check: Cell<usize>,
@@ -40,11 +41,21 @@ impl<'a> FilterBudget<'a> {
     pub(super) fn new(cells: usize, deadline_passed: &'a dyn Fn() -> bool) -> Self {
         Self {
             deadline_passed,
-            cells_max: cells.saturating_mul(COPIES_PER_CELL_MAX).max(CELLS_ALWAYS_ALLOWED),
+            cells: Cell::new(cells),
             work: Cell::new(0),
             next_check: Cell::new(WORK_PER_CHECK),
             exhausted: Cell::new(None),
         }
+    }
+
+    /// From now on only this many cells of the row count: those that have passed the first member of the filter's outermost chain. That is where
+    /// what a caller may not see is removed, and a refusal must not depend on it.
+    pub(super) fn narrow(&self, cells: usize) {
+        self.cells.set(self.cells.get().min(cells));
+    }
+
+    fn cells_max(&self) -> usize {
+        self.cells.get().saturating_mul(COPIES_PER_CELL_MAX).max(CELLS_ALWAYS_ALLOWED)
     }
 
     /// Whether the budget is exhausted.
@@ -72,7 +83,7 @@ impl<'a> FilterBudget<'a> {
 
     /// Checks the number of cells in memory. Returns whether the run may continue.
     pub(super) fn check_cells(&self, cells: usize) -> bool {
-        if cells > self.cells_max {
+        if cells > self.cells_max() {
             self.exhausted.set(Some(Exhausted::Cells));
         }
         !self.is_exhausted()
@@ -85,7 +96,7 @@ impl<'a> FilterBudget<'a> {
             Some(Exhausted::Deadline) => Err(Error::new(Reason::Deadline, "deadline exceeded while the filter ran")),
             Some(Exhausted::Cells) => Err(Error::new(
                 Reason::FailedPrecondition,
-                format!("the filter makes more than {} copies of the cells of one row", self.cells_max),
+                format!("the filter makes more than {} copies of the cells of one row", self.cells_max()),
             )),
         }
     }
@@ -167,6 +178,38 @@ mod tests {
         };
         compiled.apply(row(10_000), &deadline_passed).unwrap();
         assert!((100..=50 * 10_000 / WORK_PER_CHECK).contains(&checks.get()), "{} checks", checks.get());
+    }
+
+    /// The cells of a family that the first filter removes, as for a caller who may not read it, do not change the refusal.
+    #[test]
+    fn copies_are_bounded_by_what_passes_the_first_filter() {
+        let with_hidden = |hidden: i64| {
+            let mut row = row(100_000);
+            let other = FamilyName::new("g").unwrap();
+            let cell = |at: i64| cell::Cell::new(other.clone(), Bytes::new(), Micros::new(-at), Bytes::new());
+            row.cells.extend((0..hidden).map(cell));
+            row
+        };
+        let copies = |count| Filter::Interleave(vec![Filter::PassAll; count]);
+        let restriction = || Filter::FamilyNameRegex(Bytes::from_static(b"f"));
+        let sink = || Filter::Interleave(vec![Filter::PassAll, Filter::Sink]);
+        for (members, is_permitted) in [
+            (vec![restriction(), copies(4)], true),
+            (vec![restriction(), copies(5)], false),
+            (vec![restriction(), sink(), copies(2)], true),
+            (vec![restriction(), sink(), sink(), copies(3)], false),
+        ] {
+            let compiled = CompiledFilter::compile(Filter::Chain(members)).unwrap();
+            let outcomes = [0, 50_000, 200_000].map(|hidden| compiled.apply(with_hidden(hidden), &|| false));
+            let said = outcomes.map(|outcome| outcome.map(|row| row.cells.len()).map_err(|error| error.message));
+            assert_eq!(said[0].is_ok(), is_permitted, "{:?}", said[0]);
+            assert!(said[1] == said[0] && said[2] == said[0], "{said:?}");
+        }
+        let predicate = Filter::Chain(vec![restriction(), copies(5), Filter::CellsPerRowOffset(1)]);
+        let predicate = CompiledFilter::compile(predicate).unwrap();
+        for hidden in [0, 200_000] {
+            assert!(predicate.matches(&with_hidden(hidden), &|| false).is_err(), "{hidden} hidden cells");
+        }
     }
 
     #[test]

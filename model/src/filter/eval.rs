@@ -4,6 +4,8 @@
 //! input several times: inside one, cells are [`Pick`]s, three words each, and the final ones are cloned; a clone shares the
 //! bytes. A predicate stops at the first cell that passes.
 //!
+//! The first member of the outermost chain decides which cells count for the budget: what a caller may not see is removed there.
+//!
 //! A sink moves cells directly to the output, past all later nodes. A program with a sink runs on picks throughout. No
 //! predicate has one.
 
@@ -21,10 +23,17 @@ use crate::filter::regex::Matcher;
 /// The cells of `row` that pass `program`.
 pub(super) fn apply(program: &Program, row: Row, deadline_passed: &dyn Fn() -> bool) -> Result<Row, Error> {
     let budget = FilterBudget::new(row.cells.len(), deadline_passed);
-    let row = if program.has_sink {
-        apply_to_picks(&program.root, row, &budget)
-    } else {
-        apply_in_place(&program.root, row, &budget)
+    let row = match &program.root {
+        _ if program.has_sink => apply_to_picks(&program.root, row, &budget),
+        Node::Chain(members) => match members.split_first() {
+            Some((first, rest)) => {
+                let row = apply_in_place(first, row, &budget);
+                budget.narrow(row.cells.len());
+                rest.iter().fold(row, |row, member| apply_in_place(member, row, &budget))
+            }
+            None => row,
+        },
+        root => apply_in_place(root, row, &budget),
     };
     budget.finish(row)
 }
@@ -34,6 +43,9 @@ pub(super) fn matches(program: &Program, row: &Row, deadline_passed: &dyn Fn() -
     let budget = FilterBudget::new(row.cells.len(), deadline_passed);
     let matches = if program.has_sink {
         !passing_cells(&program.root, row, &budget).is_empty()
+    } else if let Node::Chain(members) = &program.root {
+        let picks: Vec<_> = row.cells.iter().map(Pick::new).collect();
+        Run::new(row.key.as_bytes(), &budget).root_chain_matches_any(members, &picks)
     } else {
         matches_any(&program.root, row, &budget)
     };
@@ -68,11 +80,11 @@ fn apply_to_picks(node: &Node, row: Row, budget: &FilterBudget<'_>) -> Row {
     Row { key: row.key, cells }
 }
 
-/// The cells of `row` that pass `node` and those that its sinks took, in order.
+/// The cells of `row` that pass `node`, and those that its sinks took, in order.
 fn passing_cells<'a>(node: &'a Node, row: &'a Row, budget: &'a FilterBudget<'a>) -> Vec<Pick<'a>> {
     let mut run = Run::new(row.key.as_bytes(), budget);
     let mut picks = row.cells.iter().map(Pick::new).collect();
-    run.pass(node, &mut picks);
+    run.pass_root(node, &mut picks);
     run.into_output(picks)
 }
 
@@ -83,6 +95,11 @@ fn matches_any(node: &Node, row: &Row, budget: &FilterBudget<'_>) -> bool {
         Node::Leaf(leaf) => Run::new(key, budget).any(leaf, &row.cells),
         _ => Run::new(key, budget).matches_any(node, &row.cells.iter().map(Pick::new).collect::<Vec<_>>()),
     }
+}
+
+/// Whether a node decides on each cell separately.
+fn is_local(node: &Node) -> bool {
+    matches!(node, Node::Leaf(leaf) if leaf.is_local())
 }
 
 /// A cell inside a filter that lives as long as `'a`.
@@ -190,6 +207,17 @@ impl<'a, C: Candidate<'a>> Run<'a, C> {
         passed
     }
 
+    /// As [`Self::pass`], for the root of a program or what is left of it.
+    fn pass_root(&mut self, node: &'a Node, cells: &mut Vec<C>) {
+        let Node::Chain(members) = node else { return self.pass(node, cells) };
+        let mut members = members.iter();
+        if let Some(first) = members.next() {
+            self.pass(first, cells);
+            self.budget.narrow(cells.len() + self.sunk.len());
+        }
+        members.for_each(|member| self.pass(member, cells));
+    }
+
     /// Retains the cells that pass `node`.
     fn pass(&mut self, node: &'a Node, cells: &mut Vec<C>) {
         if cells.is_empty() || self.budget.is_exhausted() {
@@ -245,8 +273,21 @@ impl<'a, C: Candidate<'a>> Run<'a, C> {
         }
     }
 
+    /// As [`Self::chain_matches_any`], for the root of a program.
+    fn root_chain_matches_any(&mut self, members: &'a [Node], cells: &[C]) -> bool {
+        match members.split_first() {
+            Some((first, rest)) if !members.iter().all(is_local) => {
+                let mut cells = cells.to_vec();
+                self.pass(first, &mut cells);
+                self.budget.narrow(cells.len());
+                self.chain_matches_any(rest, &cells)
+            }
+            // Without copies there is no refusal.
+            _ => self.chain_matches_any(members, cells),
+        }
+    }
+
     fn chain_matches_any(&mut self, members: &'a [Node], cells: &[C]) -> bool {
-        let is_local = |member: &Node| matches!(member, Node::Leaf(leaf) if leaf.is_local());
         if members.iter().all(is_local) {
             let passes =
                 |cell: &C| members.iter().all(|member| matches!(member, Node::Leaf(leaf) if self.passes(leaf, cell)));

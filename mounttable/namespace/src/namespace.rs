@@ -45,6 +45,15 @@ pub(crate) struct Inner {
     single_flight: SingleFlight,
 }
 
+/// The connections on which a token may be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum TokenConnections {
+    /// Those with TLS.
+    Encrypted,
+    /// All.
+    All,
+}
+
 /// Builds a [`Namespace`].
 #[derive(Clone, Debug)]
 pub struct Builder {
@@ -52,6 +61,7 @@ pub struct Builder {
     roots: Roots,
     identity: Option<(&'static str, String)>,
     token_servers: Roots,
+    token_connections: TokenConnections,
     cache: CacheConfig,
     timeout: Duration,
     change_scope: ChangeScope,
@@ -71,12 +81,18 @@ impl Builder {
     }
 
     /// Sets the caller's token (JWT). It is sent to the servers that the caller names: the roots, the servers of rooted
-    /// names, and those of [`Self::token_servers`]. To servers that a table reports the caller has no names. Without TLS
-    /// anyone on the network path can use the token too. Rooted names that a table reported are not the caller's: a
+    /// names, and those of [`Self::token_servers`]. To servers that a table reports the caller has no names. It needs TLS,
+    /// unless [`Self::allow_plaintext_token`] was called. Rooted names that a table reported are not the caller's: a
     /// program that passes one on sends the token there.
     #[must_use]
     pub fn token(self, token: impl AsRef<str>) -> Self {
         Self { identity: Some((BEARER_HEADER, format!("Bearer {}", token.as_ref().trim()))), ..self }
+    }
+
+    /// Lets the token be sent on connections without TLS. Everybody on the network path can read it there, and use it.
+    #[must_use]
+    pub fn allow_plaintext_token(self) -> Self {
+        Self { token_connections: TokenConnections::All, ..self }
     }
 
     /// Sets further servers that receive the token, such as mounted tables, as rooted addresses.
@@ -106,8 +122,16 @@ impl Builder {
     /// Creates the handle. Connects to no server yet.
     ///
     /// # Errors
-    /// `BAD_NAME` when the identity or the token is not a valid header.
+    /// `BAD_NAME` when the identity or the token is not a valid header; `BAD_REQUEST` when there is a token, the connections have no TLS, and
+    /// [`Self::allow_plaintext_token`] was not called.
     pub fn build(self) -> Result<Namespace, Error> {
+        let has_token = self.identity.as_ref().is_some_and(|(header, _text)| *header == BEARER_HEADER);
+        let needs_tls = has_token && self.token_connections == TokenConnections::Encrypted;
+        if needs_tls && self.runtime.net.tls().is_none() {
+            let message = "the token is not sent, because others can read it on a connection without TLS: use TLS (--tls-ca), or \
+                           permit it (--insecure-token; for --publish-to: --publish-insecure-token)";
+            return Err(Error::new(Reason::BadRequest, message));
+        }
         let bad =
             |_| Error::new(Reason::BadName, "the identity is not a valid header: it must be ASCII text on one line");
         let header = |(header, text): (&'static str, String)| {
@@ -171,6 +195,7 @@ impl Namespace {
             roots: Roots::default(),
             identity: None,
             token_servers: Roots::default(),
+            token_connections: TokenConnections::Encrypted,
             cache: CacheConfig::default(),
             timeout: TIMEOUT,
             change_scope: ChangeScope::default(),

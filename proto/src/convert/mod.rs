@@ -9,8 +9,10 @@
 //! | [`locality`] | locality groups in requests of operators |
 //! | [`resources`] [`memory_groups`] | resources of a server and its locality groups in memory, in its reports |
 //! | [`highest_ids`] [`clock_state`] [`sync_state`] [`scrub_state`] [`scan_cache_state`] | the highest ids that a server knows, its clock, its syncs, its scrubbing and its scan cache, in its reports |
+//! | [`call_times`] | the calls of a server within the last seconds, in its reports |
 //! | [`cluster_version`] | the active cluster version, and those that a process supports |
 //! | [`tablet_load`] | the load of a tablet, in its leader's reports |
+//! | [`heat`] | windows of key heat, in their table |
 //! | [`rows`] | row sets of requests, rows of responses |
 //! | [`messages`] | ReadRows messages of rows |
 //! | [`access`] | policies, as records and as messages of the public API |
@@ -23,10 +25,12 @@
 pub mod access;
 pub mod admin;
 pub mod app_profile;
+pub mod call_times;
 pub mod clock_state;
 pub mod cluster_version;
 pub mod command;
 pub mod filter;
+pub mod heat;
 pub mod highest_ids;
 pub mod idempotency;
 pub mod instance;
@@ -52,9 +56,11 @@ pub mod view;
 use ebla_model::Error;
 
 pub use self::{
+    call_times::{call_times_from_proto, call_times_to_proto},
     clock_state::{clock_state_from_proto, clock_state_to_proto},
     cluster_version::{active_version, cluster_to_bytes, supported_from_proto, supported_to_proto},
     filter::{filter_from_bytes, filter_from_proto, filter_to_bytes, filter_to_proto},
+    heat::{heat_window_from_bytes, heat_window_to_bytes},
     highest_ids::{highest_ids_from_proto, highest_ids_to_proto},
     idempotency::{idempotency_from_proto, idempotency_token},
     locality::{

@@ -68,6 +68,8 @@ records! {
     Behind = "record of what Chubby lacks";
     LostServer = "record of a lost tablet server";
     DrainedServer = "record of a drained tablet server";
+    ClusterEvent = "event of the cluster";
+    ClusterRegistration = "registration of the cluster";
     Instance = "instance record";
     AppProfile = "app profile record";
     FinishedOperation = "finished operation";

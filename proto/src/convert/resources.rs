@@ -6,8 +6,9 @@ use crate::record;
 
 /// The resources of a server.
 pub fn resources_to_proto(resources: &Resources, writes: WriteState) -> record::Resources {
-    let Resources { disk, files, memory, sharers } = *resources;
-    let (disk, files, memory) = (disk.unwrap_or_default(), files.unwrap_or_default(), memory.unwrap_or_default());
+    let Resources { disk, files, memory, connections, sharers } = *resources;
+    let [files, memory, connections] = [files, memory, connections].map(Option::unwrap_or_default);
+    let disk = disk.unwrap_or_default();
     record::Resources {
         disk_free_bytes: disk.free_bytes,
         disk_total_bytes: disk.total_bytes,
@@ -18,6 +19,8 @@ pub fn resources_to_proto(resources: &Resources, writes: WriteState) -> record::
         memory_limit_bytes: memory.limit,
         sharers,
         refuses_writes: writes == WriteState::Refuses,
+        connections_open: connections.used,
+        connections_limit: connections.limit,
     }
 }
 
@@ -33,6 +36,7 @@ pub fn resources_from_proto(resources: &record::Resources) -> (Resources, WriteS
         disk: (disk.total_bytes > 0).then_some(disk),
         files: usage(resources.files_open, resources.files_limit),
         memory: usage(resources.memory_bytes, resources.memory_limit_bytes),
+        connections: usage(resources.connections_open, resources.connections_limit),
         sharers: resources.sharers,
     };
     let writes = if resources.refuses_writes { WriteState::Refuses } else { WriteState::Accepts };
@@ -49,6 +53,7 @@ mod tests {
             disk: Some(DiskSpace { free_bytes: 0, total_bytes: 9, reserve_bytes: 3 }),
             files: Some(Usage { used: 4, limit: 5 }),
             memory: Some(Usage { used: 6, limit: 7 }),
+            connections: Some(Usage { used: 8, limit: 9 }),
             sharers: 3,
         };
         for resources in [known, Resources::default()] {

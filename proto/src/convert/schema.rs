@@ -5,7 +5,9 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use ebla_model::aggregate::InputType;
 use ebla_model::schema::TableState;
-use ebla_model::{Aggregator, Error, Family, FamilyId, FamilyName, GcRule, SchemaVersion, TableId, TableSchema};
+use ebla_model::{
+    Aggregator, Error, Family, FamilyId, FamilyName, GcRule, SchemaVersion, TableId, TableName, TableSchema,
+};
 use prost::Message;
 
 use super::locality::{locality_group_from_proto, locality_group_to_proto, stored_groups};
@@ -87,7 +89,7 @@ pub fn schema_from_proto(schema: &record::TableSchema) -> Result<TableSchema, Er
     }
     Ok(TableSchema {
         table,
-        name: schema.name.parse().map_err(|error| damaged("table schema: name", &error))?,
+        name: TableName::parse_stored(&schema.name).map_err(|error| damaged("table schema: name", &error))?,
         version: SchemaVersion::new(schema.schema_version),
         families: schema.families.iter().map(family_from_proto).collect::<Result<_, _>>()?,
         next_family: FamilyId::new(schema.next_family),

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use ebla_model::sync_delay::SyncState;
+use ebla_model::time::whole_micros;
 
 use crate::record;
 
 /// The state of the syncs as a message; times in whole microseconds.
 pub fn sync_state_to_proto(state: &SyncState) -> record::SyncState {
-    let micros = |delay: Duration| u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
-    record::SyncState { delay_micros: state.delay.map(micros), slow: state.is_slow }
+    record::SyncState { delay_micros: state.delay.map(whole_micros), slow: state.is_slow }
 }
 
 /// The state of the syncs of a message.

@@ -1,5 +1,6 @@
 //! The pages of the HTTP port.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,27 +10,48 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tracing::error;
 
 use super::access::{Caller, Page, may_read};
 use super::debug::{Arguments, ProcessInfo};
 use super::readiness::Readiness;
+use super::site::{Scheme, Site, to_request, to_response};
 use crate::metrics::{Metrics, TextFormat, render};
 
 /// Scrapes that are rendered at once.
 const SCRAPES_MAX: usize = 2;
 /// How long another one waits for its turn.
 const SCRAPE_WAIT: Duration = Duration::from_secs(5);
+/// How long the body of a request may take to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 const TEXT: &str = "text/plain; charset=utf-8";
 
+/// What serves further paths, or why nothing does.
+#[derive(Clone)]
+enum Further {
+    /// Where they are instead, for people.
+    Elsewhere(&'static str),
+    /// This site.
+    Site(Arc<dyn Site>),
+}
+
 /// What the port of a process shows; clones show the same.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Pages {
     metrics: Metrics,
     readiness: Readiness,
     info: ProcessInfo,
     scrapes: Arc<Semaphore>,
+    /// Locked to copy or replace it.
+    further: Arc<Mutex<Further>>,
+}
+
+impl fmt::Debug for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pages").field("info", &self.info).finish_non_exhaustive()
+    }
 }
 
 /// The pages as one connection may read them.
@@ -37,27 +59,40 @@ pub struct Pages {
 struct Reader {
     pages: Pages,
     caller: Caller,
+    scheme: Scheme,
 }
 
 impl Pages {
     /// The pages of a process with these metrics, this readiness, and this to tell about itself.
     #[must_use]
     pub fn new(metrics: Metrics, readiness: Readiness, info: ProcessInfo) -> Self {
-        Self { metrics, readiness, info, scrapes: Arc::new(Semaphore::new(SCRAPES_MAX)) }
+        let further = Further::Elsewhere("this process has no console");
+        let (scrapes, further) = (Arc::new(Semaphore::new(SCRAPES_MAX)), Arc::new(Mutex::new(further)));
+        Self { metrics, readiness, info, scrapes, further }
+    }
+
+    /// From now on `site` serves `/` and all paths that the port does not have itself.
+    pub fn add_site(&self, site: Arc<dyn Site>) {
+        *self.further.lock() = Further::Site(site);
+    }
+
+    /// From now on `/` says that there is no site, and where it is: `place`, a sentence without its end.
+    pub fn name_site(&self, place: &'static str) {
+        *self.further.lock() = Further::Elsewhere(place);
     }
 
     /// The routes for a connection of this caller.
-    pub(super) fn routes(&self, caller: Caller) -> Router {
+    pub(super) fn routes(&self, caller: Caller, scheme: Scheme) -> Router {
         Router::new()
-            .route("/", get(index))
             .route("/healthz", get(healthz))
             .route("/readyz", get(readyz))
             .route("/metrics", get(metrics))
             .route("/debug/", get(debug))
             .route("/debug", get(debug))
-            .fallback(unknown)
+            .layer(from_fn(only_reads))
+            .fallback(further)
             .layer(from_fn(with_headers))
-            .with_state(Reader { pages: self.clone(), caller })
+            .with_state(Reader { pages: self.clone(), caller, scheme })
     }
 }
 
@@ -71,13 +106,21 @@ impl Reader {
     }
 }
 
-/// Adds the headers that all pages have, and refuses other methods than those that read.
-async fn with_headers(request: Request, next: Next) -> Response {
-    let mut response = match *request.method() {
+/// Refuses other methods than those that read.
+async fn only_reads(request: Request, next: Next) -> Response {
+    match *request.method() {
         Method::GET | Method::HEAD => next.run(request).await,
-        _ => (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "GET, HEAD")], "this port only answers GET\n")
-            .into_response(),
-    };
+        _ => refuse_method(),
+    }
+}
+
+fn refuse_method() -> Response {
+    (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "GET, HEAD")], "this page only answers GET\n").into_response()
+}
+
+/// Adds the headers that all pages have.
+async fn with_headers(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -88,12 +131,23 @@ fn text(status: StatusCode, body: impl Into<String>) -> Response {
     (status, [(header::CONTENT_TYPE, TEXT)], body.into()).into_response()
 }
 
-async fn index() -> Response {
-    text(StatusCode::OK, "/metrics\n/healthz\n/readyz\n/debug/\n")
-}
-
-async fn unknown() -> Response {
-    text(StatusCode::NOT_FOUND, "no such page; / lists all\n")
+/// All other paths: those of the site, if there is one.
+async fn further(State(reader): State<Reader>, request: Request) -> Response {
+    let further = reader.pages.further.lock().clone();
+    let site = match further {
+        Further::Site(site) => site,
+        Further::Elsewhere(_) if !matches!(*request.method(), Method::GET | Method::HEAD) => return refuse_method(),
+        Further::Elsewhere(place) if request.uri().path() == "/" => {
+            return text(StatusCode::OK, format!("/metrics\n/healthz\n/readyz\n/debug/\n\n{place}\n"));
+        }
+        Further::Elsewhere(_) => return text(StatusCode::NOT_FOUND, "no such page; / lists all\n"),
+    };
+    let received = tokio::time::timeout(BODY_TIMEOUT, to_request(request, reader.caller.into(), reader.scheme)).await;
+    match received {
+        Ok(Ok(request)) => to_response(site.serve(request).await),
+        Ok(Err(refused)) => text(StatusCode::PAYLOAD_TOO_LARGE, refused),
+        Err(_elapsed) => text(StatusCode::REQUEST_TIMEOUT, "the body of the request did not arrive in time\n"),
+    }
 }
 
 async fn healthz() -> Response {

@@ -16,6 +16,7 @@ struct Fixture {
     address: String,
     readiness: Readiness,
     metrics: Metrics,
+    pages: Pages,
 }
 
 impl Fixture {
@@ -30,8 +31,8 @@ impl Fixture {
         let arguments = shown_arguments(["ebla", "--token", "abc"].map(std::ffi::OsString::from));
         let info = ProcessInfo { process, arguments, tasks: runtime.tasks.clone() };
         let pages = Pages::new(metrics.clone(), readiness.clone(), info);
-        let port = HttpPort::start("127.0.0.1:0", pages, &runtime).await.unwrap();
-        Self { runtime, address: port.address().to_owned(), readiness, metrics }
+        let port = HttpPort::start("127.0.0.1:0", pages.clone(), &runtime).await.unwrap();
+        Self { runtime, address: port.address().to_owned(), readiness, metrics, pages }
     }
 
     async fn connect(&self) -> TcpStream {
@@ -224,4 +225,51 @@ async fn with_tls_the_port_serves_http_1_and_knows_its_callers() {
     // Without TLS a client is refused with the reason.
     let plain = fixture.get("/healthz").await;
     assert!(plain.starts_with("HTTP/1.1 400 "), "{plain}");
+}
+
+/// A site that answers with what it was asked; `/stream` in two parts.
+struct Echo;
+
+impl Site for Echo {
+    fn serve(&self, request: SiteRequest) -> BoxFuture<'_, http::Response<SiteBody>> {
+        let SiteRequest { head, body, place, scheme } = request;
+        let text = format!("{} {} {} {place:?} {scheme:?}", head.method, head.uri, body.len());
+        let body = match head.uri.path() {
+            "/stream" => SiteBody::Parts(futures::stream::iter(["one\n", "two\n"].map(bytes::Bytes::from)).boxed()),
+            _ => SiteBody::Whole(text.into()),
+        };
+        Box::pin(async { http::Response::new(body) })
+    }
+}
+
+#[tokio::test]
+async fn a_site_serves_the_further_paths() {
+    let fixture = Fixture::start().await;
+    let (port, pages) = (&fixture, &fixture.pages);
+    let post = |body: usize| {
+        let head = format!("POST /form?a=b HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {body}\r\n\r\n");
+        let request = head + &"x".repeat(body);
+        async move {
+            let mut stream = port.connect().await;
+            // A refusal may come before all is sent.
+            let _refused = stream.write_all(request.as_bytes()).await;
+            let mut response = String::new();
+            let _reset = stream.read_to_string(&mut response).await;
+            response
+        }
+    };
+    assert!(fixture.get("/").await.ends_with("\n\nthis process has no console\n"));
+    assert!(post(3).await.starts_with("HTTP/1.1 405 "));
+    pages.name_site("it is elsewhere");
+    assert!(fixture.get("/").await.ends_with("\n\nit is elsewhere\n"));
+    pages.add_site(Arc::new(Echo));
+    assert!(fixture.get("/").await.ends_with("GET / 0 Local Http"));
+    let found = post(3).await;
+    assert!(found.ends_with("POST /form?a=b 3 Local Http") && found.contains("cache-control: no-store\r\n"), "{found}");
+    assert!(post(REQUEST_BODY_BYTES_MAX + 1).await.starts_with("HTTP/1.1 413 "));
+    let stream = fixture.get("/stream").await;
+    assert!(stream.contains("one\n") && stream.contains("two\n"), "{stream}");
+    // Its own pages stay, and are not for other methods.
+    assert!(fixture.get("/healthz").await.ends_with("ok\n"));
+    assert!(fixture.request("POST /healthz HTTP/1.1\r\nContent-Length: 0").await.starts_with("HTTP/1.1 405 "));
 }

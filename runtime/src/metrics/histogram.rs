@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ebla_model::time::whole_micros;
+
 /// Upper bounds of buckets for the durations of calls and of syncs, in microseconds: from a cached read to a stalled disk. Few, because
 /// each is a series for each method.
 pub const LATENCY_BOUNDS: &[u64] =
@@ -51,7 +53,7 @@ impl Histogram {
 
     /// Counts an event of this duration.
     pub fn record(&self, duration: Duration) {
-        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let micros = whole_micros(duration);
         let bucket = self.0.bounds.partition_point(|bound| *bound < micros);
         // Readers need no agreement between the numbers: a scrape may miss an event of this moment.
         if let Some(bucket) = self.0.buckets.get(bucket) {

@@ -23,7 +23,7 @@ use crate::clock::Clock;
 /// The protocol of gRPC in ALPN (RFC 7301).
 pub(super) const HTTP2: &[u8] = b"h2";
 /// That of scripts and browsers.
-const HTTP1: &[u8] = b"http/1.1";
+pub(super) const HTTP1: &[u8] = b"http/1.1";
 
 /// The contents of the files of one process.
 #[derive(Clone, PartialEq, Eq)]

@@ -8,14 +8,16 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::config::identity;
+use super::config::{HTTP1, identity};
 use super::identity::{Identity, Security};
 use super::{PEER_HANDSHAKE_TIMEOUT, Tls};
 use crate::net::{Connection, Origin};
@@ -85,9 +87,29 @@ pub(crate) async fn connect(
     origin: Origin,
     connection: Connection,
 ) -> io::Result<Connection> {
+    let connection = open(tls.client_config(), address, connection).await?;
+    let security = connection.security();
+    if origin == Origin::Peer && !security.allows_cluster_services() {
+        let found =
+            security.identity().map_or_else(|| "no role".to_owned(), |found| format!("the role {}", found.role()));
+        let message = format!("TLS with {address}: its certificate has {found}, not that of a tablet server or master");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+    }
+    Ok(connection)
+}
+
+/// As [`connect`] with [`Origin::Public`], to a port that speaks HTTP/1.1.
+pub(crate) async fn connect_http1(tls: &Tls, address: &str, connection: Connection) -> io::Result<Connection> {
+    let mut config = ClientConfig::clone(&tls.client_config());
+    config.alpn_protocols = vec![HTTP1.to_vec()];
+    open(Arc::new(config), address, connection).await
+}
+
+/// Completes the handshake of a connection that was opened.
+async fn open(config: Arc<ClientConfig>, address: &str, connection: Connection) -> io::Result<Connection> {
     let peer = connection.peer();
     let name = server_name(address)?;
-    let handshake = TlsConnector::from(tls.client_config()).connect(name, connection);
+    let handshake = TlsConnector::from(config).connect(name, connection);
     let stream = match tokio::time::timeout(PEER_HANDSHAKE_TIMEOUT, handshake).await {
         Ok(outcome) => outcome.map_err(|error| explained(address, &error))?,
         Err(_elapsed) => {
@@ -98,14 +120,7 @@ pub(crate) async fn connect(
         }
     };
     let identity = proved(stream.get_ref().1.peer_certificates());
-    let security = Security::Tls(identity);
-    if origin == Origin::Peer && !security.allows_cluster_services() {
-        let found =
-            security.identity().map_or_else(|| "no role".to_owned(), |found| format!("the role {}", found.role()));
-        let message = format!("TLS with {address}: its certificate has {found}, not that of a tablet server or master");
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
-    }
-    Ok(Connection::new(stream, peer).with_security(security))
+    Ok(Connection::new(stream, peer).with_security(Security::Tls(identity)))
 }
 
 /// The identity of the other end: its certificate has been verified in the handshake.

@@ -32,7 +32,11 @@ use ebla_proto::{
     status::{from_status, is_unavailable, to_status},
 };
 use ebla_routing::ChubbyDirectory;
-use ebla_runtime::{Runtime, net::Windows};
+use ebla_runtime::{
+    Runtime,
+    net::Windows,
+    trace::{self, Stage, TRACEPARENT},
+};
 use tonic::{
     Request, Response, Status,
     codegen::{BoxFuture, Service, http},
@@ -116,6 +120,10 @@ impl MasterClient {
         let left = deadline.remaining(&self.inner.runtime.clock);
         let mut request = Request::new(message);
         request.set_timeout(left);
+        let _master = trace::stage(Stage::Master);
+        if let Some(header) = trace::context().and_then(|context| context.traceparent().parse().ok()) {
+            request.metadata_mut().insert(TRACEPARENT, header);
+        }
         let call = async {
             let closed = |error: tonic::transport::Error| Status::from_error(Box::new(error));
             grpc.ready().await.map_err(closed)?;
@@ -257,6 +265,10 @@ impl UnaryService<Bytes> for ForwardedCall {
             let caller = access.caller(request.extensions()).map_err(refused)?;
             match access.admin(&caller, path, request.into_inner()).await.map_err(refused)? {
                 AdminOutcome::Forward(call) => master.call(call, deadline).await.map(Response::new),
+                AdminOutcome::ForwardFiltered(call, filter) => {
+                    let answer = master.call(call, deadline).await?;
+                    filter.apply(answer).map(Response::new).map_err(refused)
+                }
                 AdminOutcome::Answer(answer) => Ok(Response::new(answer)),
             }
         })

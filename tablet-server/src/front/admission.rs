@@ -7,31 +7,27 @@
 //! A waiting call holds its headers and at most what the windows of its connection let the client send. Its deadline goes on: the call is
 //! refused before it passes, so that the client learns the reason. One whose caller gives up leaves at once.
 
-use std::{
-    collections::HashMap,
-    convert::Infallible,
-    mem,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{collections::HashMap, convert::Infallible, mem, sync::Arc, time::Duration};
 
 use ebla_model::{Error, Reason, TableName};
 use ebla_proto::status::{from_status, to_status};
-use ebla_runtime::{Clock, ConnectionInfo, ResourceCounter, metrics::Counter};
+use ebla_runtime::{
+    Clock, ConnectionInfo, ResourceCounter,
+    metrics::Counter,
+    trace::{self, Stage},
+};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use tonic::{
-    Status,
-    codegen::{BoxFuture, Service, http},
-    server::NamedService,
-};
+use tonic::{Status, codegen::http};
 
 use super::{
     call_limit::{Arrival, CallId, CallLimit, ConnectionId, Outcome},
     metrics::FrontMetrics,
 };
-use crate::deadline;
+use crate::{
+    deadline,
+    middleware::{CallFuture, CallRequest, GrpcService, Middleware},
+};
 
 /// The method whose calls are batches of any size: their time says nothing about the load.
 const BATCH: &str = "/MutateRows";
@@ -266,24 +262,6 @@ fn is_late<B>(response: &http::Response<B>) -> bool {
     Status::from_header_map(response.headers()).is_some_and(|status| from_status(&status).0.reason == Reason::Deadline)
 }
 
-/// A service with a limit of concurrent calls.
-#[derive(Clone, Debug)]
-pub(super) struct WithAdmission<S> {
-    service: S,
-    admission: CallAdmission,
-}
-
-impl<S> WithAdmission<S> {
-    /// Limits the calls of `service`.
-    pub(super) const fn new(service: S, admission: CallAdmission) -> Self {
-        Self { service, admission }
-    }
-}
-
-impl<S: NamedService> NamedService for WithAdmission<S> {
-    const NAME: &'static str = S::NAME;
-}
-
 /// Answers a call in progress.
 async fn answer<B>(
     mut call: Call,
@@ -294,35 +272,21 @@ async fn answer<B>(
     Ok(response)
 }
 
-impl<S> Service<http::Request<tonic::body::Body>> for WithAdmission<S>
-where
-    S: Service<
-            http::Request<tonic::body::Body>,
-            Response = http::Response<tonic::body::Body>,
-            Error = Infallible,
-            Future: Send + 'static,
-        > + Clone
-        + Send
-        + 'static,
-{
-    type Response = http::Response<tonic::body::Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Infallible>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.service.poll_ready(context)
-    }
-
-    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
-        match self.admission.arrive(CallInfo::of(&request)) {
-            Arrived::Begun(call) => Box::pin(answer(call, self.service.call(request))),
+/// Limits the concurrent calls of a service.
+impl Middleware for CallAdmission {
+    fn call(&self, service: &mut impl GrpcService, request: CallRequest) -> CallFuture {
+        match self.arrive(CallInfo::of(&request)) {
+            Arrived::Begun(call) => Box::pin(answer(call, service.call(request))),
             Arrived::Waiting(waiting) => {
                 // The one that is ready is called later; its clone is asked again whether it is.
-                let later = self.service.clone();
-                let mut service = mem::replace(&mut self.service, later);
+                let later = service.clone();
+                let mut service = mem::replace(service, later);
                 let time_left = deadline::time_left_at_arrival(&request);
                 Box::pin(async move {
-                    match waiting.begin(time_left).await {
+                    let waits = trace::stage(Stage::Admission);
+                    let begun = waiting.begin(time_left).await;
+                    drop(waits);
+                    match begun {
                         Ok(call) => answer(call, service.call(request)).await,
                         Err(error) => Ok(to_status(&error).into_http()),
                     }

@@ -13,7 +13,6 @@
 //! a second would keep its charge, and the place of its call, for as long as it likes.
 
 use std::{
-    convert::Infallible,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -23,19 +22,16 @@ use std::{
 use bytes::Bytes;
 use ebla_model::{Error, Reason};
 use ebla_proto::status::to_status;
-use ebla_runtime::{ConnectionInfo, Reservation, ResourceCounter, metrics::Counter};
+use ebla_runtime::{ConnectionInfo, Reservation, ResourceCounter, metrics::Counter, trace};
 use hyper::body::{Body, Frame};
 use parking_lot::Mutex;
-use tonic::{
-    Status,
-    codegen::{BoxFuture, Service, http},
-    server::NamedService,
-};
+use tonic::Status;
 
 use super::{
     MESSAGE_BYTES_MAX,
     metrics::{FrontMetrics, FrontService},
 };
+use crate::middleware::{CallFuture, CallRequest, GrpcService, Middleware};
 
 /// The largest size of a small message, in bytes.
 const SMALL_BYTES: usize = 64 * 1024;
@@ -131,49 +127,16 @@ impl RequestBudget {
     }
 }
 
-/// A service whose requests are charged to a budget.
-#[derive(Clone, Debug)]
-pub(super) struct WithRequestBudget<S> {
-    service: S,
-    budget: RequestBudget,
-}
-
-impl<S> WithRequestBudget<S> {
-    /// Charges the requests of `service`.
-    pub(super) const fn new(service: S, budget: RequestBudget) -> Self {
-        Self { service, budget }
-    }
-}
-
-impl<S: NamedService> NamedService for WithRequestBudget<S> {
-    const NAME: &'static str = S::NAME;
-}
-
-impl<S> Service<http::Request<tonic::body::Body>> for WithRequestBudget<S>
-where
-    S: Service<
-            http::Request<tonic::body::Body>,
-            Response = http::Response<tonic::body::Body>,
-            Error = Infallible,
-            Future: Send + 'static,
-        >,
-{
-    type Response = http::Response<tonic::body::Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Infallible>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.service.poll_ready(context)
-    }
-
-    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
+/// Charges the requests of a service.
+impl Middleware for RequestBudget {
+    fn call(&self, service: &mut impl GrpcService, request: CallRequest) -> CallFuture {
         let connection =
             request.extensions().get::<ConnectionInfo>().map(|origin| origin.usage.clone()).unwrap_or_default();
         let bytes_max = message_bytes_max(request.uri().path());
-        let charges = Charges { budget: self.budget.clone(), connection, bytes_max, used: Arc::default() };
+        let charges = Charges { budget: self.clone(), connection, bytes_max, used: Arc::default() };
         let until_response = Arc::clone(&charges.used);
         let counted = |body| tonic::body::Body::new(CountedBody::new(body, charges));
-        let response = self.service.call(request.map(counted));
+        let response = service.call(request.map(counted));
         Box::pin(async move {
             let response = response.await;
             drop(until_response);
@@ -202,6 +165,7 @@ impl Charges {
         }
         let charge =
             self.budget.charge(&self.connection, bytes).inspect_err(|_refused| self.budget.refused.increment())?;
+        trace::with_current(|operation| operation.add_request_bytes(bytes));
         self.budget.accepted_bytes.add(u64::try_from(bytes).unwrap_or(u64::MAX));
         self.used.lock().push(charge);
         Ok(())

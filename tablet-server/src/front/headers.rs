@@ -5,38 +5,33 @@
 //! - `x-goog-ext-425905942-bin`, a `ResponseParams`: clients label their metrics by cluster and zone. A server does not know
 //!   the cluster names that creators of instances chose, so it reports one default name.
 
-use std::task::{Context, Poll};
-
 use ebla_proto::convert::instance::CLUSTER_NAME;
 use ebla_proto::data::ResponseParams;
 use ebla_runtime::Clock;
 use prost::Message;
 use tonic::{
-    codegen::{
-        BoxFuture, Service,
-        http::{self, HeaderName, HeaderValue},
-    },
+    codegen::http::{HeaderName, HeaderValue},
     metadata::BinaryMetadataValue,
-    server::NamedService,
 };
+
+use crate::middleware::{CallFuture, CallRequest, GrpcService, Middleware};
 
 const TIMING: HeaderName = HeaderName::from_static("server-timing");
 const SERVED_BY: HeaderName = HeaderName::from_static("x-goog-ext-425905942-bin");
 /// The zone of every server: zones are not supported.
 const ZONE: &str = "local";
 
-/// A service that adds these headers to its responses.
+/// Adds these headers to the responses of a service.
 #[derive(Clone, Debug)]
-pub(super) struct WithResponseHeaders<S> {
-    service: S,
+pub(super) struct ResponseHeaders {
     clock: Clock,
     served_by: Option<HeaderValue>,
 }
 
-impl<S> WithResponseHeaders<S> {
-    /// The same service, timed by this clock.
-    pub(super) fn new(service: S, clock: Clock) -> Self {
-        Self { service, clock, served_by: served_by() }
+impl ResponseHeaders {
+    /// Calls are timed by this clock.
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { clock, served_by: served_by() }
     }
 }
 
@@ -50,28 +45,12 @@ fn served_by() -> Option<HeaderValue> {
     HeaderValue::from_bytes(encoded.as_encoded_bytes()).ok()
 }
 
-impl<S: NamedService> NamedService for WithResponseHeaders<S> {
-    const NAME: &'static str = S::NAME;
-}
-
-impl<S, Q, A> Service<http::Request<Q>> for WithResponseHeaders<S>
-where
-    S: Service<http::Request<Q>, Response = http::Response<A>>,
-    S::Future: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = BoxFuture<S::Response, S::Error>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.service.poll_ready(context)
-    }
-
-    fn call(&mut self, request: http::Request<Q>) -> Self::Future {
+impl Middleware for ResponseHeaders {
+    fn call(&self, service: &mut impl GrpcService, request: CallRequest) -> CallFuture {
         let clock = self.clock.clone();
         let served_by = self.served_by.clone();
         let started = clock.monotonic();
-        let response = self.service.call(request);
+        let response = service.call(request);
         Box::pin(async move {
             let mut response = response.await?;
             let elapsed = clock.monotonic().saturating_sub(started).as_millis();

@@ -4,7 +4,6 @@
 //! series of a method are resolved when the call arrives, by its position in a list of a few names; recording is a few atomic additions.
 
 use std::borrow::Cow;
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,17 +11,18 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use ebla_model::call_times::{CallCounts, CallTimes, CallWindow};
 use ebla_model::id::ServerId;
 use ebla_proto::status::{CANCELLED_NUMBER, CODE_NAMES};
 use ebla_runtime::Clock;
 use ebla_runtime::metrics::{Counter, Family, Histogram, Sample};
 use hyper::body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
 use tonic::Status;
 use tonic::codegen::http::HeaderMap;
-use tonic::codegen::{BoxFuture, Service, http};
-use tonic::server::NamedService;
 
 use super::admission::CallAdmission;
+use crate::middleware::{CallFuture, CallRequest, GrpcService, Middleware};
 
 static CALLS: Family = Family::counter(
     "ebla_front_calls_total",
@@ -102,6 +102,8 @@ struct Figures {
     out_of_memory: Counter,
     /// The admission of data calls, once the front is built.
     admission: OnceLock<CallAdmission>,
+    /// The calls of the last seconds. Locked to add one state of the counters.
+    window: Mutex<CallWindow>,
 }
 
 #[derive(Debug)]
@@ -131,6 +133,7 @@ impl Default for Figures {
             beyond_table_share: Counter::default(),
             out_of_memory: Counter::default(),
             admission: OnceLock::new(),
+            window: Mutex::default(),
         }
     }
 }
@@ -188,6 +191,22 @@ impl FrontMetrics {
     /// Counts calls for which the budget of requests had no room.
     pub(super) fn out_of_memory(&self) -> Counter {
         self.0.out_of_memory.clone()
+    }
+
+    /// The data calls that have ended within about the last ten seconds, by now as time since boot; `None` at first.
+    pub(crate) fn last_calls(&self, now: Duration) -> Option<CallTimes> {
+        let mut counts = CallCounts::default();
+        for method in &self.0.data.methods {
+            let counts = match method.name {
+                "ReadRows" | "SampleRowKeys" => &mut counts.reads,
+                "MutateRow" | "MutateRows" | "CheckAndMutateRow" | "ReadModifyWriteRow" => &mut counts.writes,
+                _ => continue,
+            };
+            let latency = method.latency.counts();
+            let bounds = latency.bounds.iter().copied().map(Some).chain([None]);
+            bounds.zip(latency.buckets).for_each(|(bound, calls)| counts.add_calls(bound, calls));
+        }
+        self.0.window.lock().observe(now, counts)
     }
 
     /// The samples of the front of `server`.
@@ -268,47 +287,26 @@ fn code_number(status: &Status) -> usize {
     usize::try_from(i32::from(status.code())).unwrap_or(CODE_NAMES.len())
 }
 
-/// A service whose calls are counted.
+/// Counts calls as those of a part of the API.
 #[derive(Clone, Debug)]
-pub(super) struct WithMetrics<S> {
-    service: S,
+pub(super) struct CallMetrics {
     figures: FrontMetrics,
     part: FrontService,
     clock: Clock,
 }
 
-impl<S> WithMetrics<S> {
-    /// Counts the calls of `service` as those of this part of the API.
-    pub(super) const fn new(service: S, figures: FrontMetrics, part: FrontService, clock: Clock) -> Self {
-        Self { service, figures, part, clock }
+impl CallMetrics {
+    /// Counts in `figures` what calls of `part` take by this clock.
+    pub(super) const fn new(figures: FrontMetrics, part: FrontService, clock: Clock) -> Self {
+        Self { figures, part, clock }
     }
 }
 
-impl<S: NamedService> NamedService for WithMetrics<S> {
-    const NAME: &'static str = S::NAME;
-}
-
-impl<S, Q> Service<http::Request<Q>> for WithMetrics<S>
-where
-    S: Service<
-            http::Request<Q>,
-            Response = http::Response<tonic::body::Body>,
-            Error = Infallible,
-            Future: Send + 'static,
-        >,
-{
-    type Response = http::Response<tonic::body::Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Infallible>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.service.poll_ready(context)
-    }
-
-    fn call(&mut self, request: http::Request<Q>) -> Self::Future {
+impl Middleware for CallMetrics {
+    fn call(&self, service: &mut impl GrpcService, request: CallRequest) -> CallFuture {
         let method = Arc::clone(self.figures.service(self.part).method(request.uri().path()));
         let mut call = OpenCall::begin(method, self.clock.clone());
-        let response = self.service.call(request);
+        let response = service.call(request);
         Box::pin(async move {
             let response = response.await?;
             call.end_by(response.headers());
@@ -354,27 +352,30 @@ impl Body for CountedBody {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
     use ebla_runtime::metrics::{SampleValue, table_faults};
     use futures::FutureExt as _;
     use futures::StreamExt as _;
-    use tonic::codegen::Service as _;
+    use tonic::codegen::{Service, http};
 
     use super::*;
+    use crate::middleware::{CallResponse, WithMiddleware};
 
     /// Answers with what a test has prepared.
     #[derive(Clone)]
-    struct Answers(Arc<dyn Fn() -> http::Response<tonic::body::Body> + Send + Sync>);
+    struct Answers(Arc<dyn Fn() -> CallResponse + Send + Sync>);
 
-    impl Service<http::Request<()>> for Answers {
-        type Response = http::Response<tonic::body::Body>;
+    impl Service<CallRequest> for Answers {
+        type Response = CallResponse;
         type Error = Infallible;
-        type Future = BoxFuture<Self::Response, Infallible>;
+        type Future = CallFuture;
 
         fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
             Poll::Ready(Ok(()))
         }
 
-        fn call(&mut self, _request: http::Request<()>) -> Self::Future {
+        fn call(&mut self, _request: CallRequest) -> CallFuture {
             let answer = (self.0)();
             async { Ok(answer) }.boxed()
         }
@@ -395,15 +396,15 @@ mod tests {
     }
 
     fn metrics_and(
-        answer: impl Fn() -> http::Response<tonic::body::Body> + Send + Sync + 'static,
-    ) -> (FrontMetrics, WithMetrics<Answers>) {
+        answer: impl Fn() -> CallResponse + Send + Sync + 'static,
+    ) -> (FrontMetrics, WithMiddleware<Answers, CallMetrics>) {
         let metrics = FrontMetrics::default();
-        let service = WithMetrics::new(Answers(Arc::new(answer)), metrics.clone(), FrontService::Data, Clock::manual());
-        (metrics, service)
+        let counting = CallMetrics::new(metrics.clone(), FrontService::Data, Clock::manual());
+        (metrics, Answers(Arc::new(answer)).with(counting))
     }
 
-    fn request(path: &str) -> http::Request<()> {
-        http::Request::builder().uri(path).body(()).unwrap()
+    fn request(path: &str) -> CallRequest {
+        http::Request::builder().uri(path).body(tonic::body::Body::empty()).unwrap()
     }
 
     fn value(metrics: &FrontMetrics, family: &Family, labels: &[&str]) -> Option<u64> {
@@ -452,5 +453,19 @@ mod tests {
     #[test]
     fn the_table_is_well_formed() {
         assert_eq!(table_faults(FAMILIES), Vec::<String>::new());
+    }
+
+    #[tokio::test]
+    async fn the_last_calls_are_those_of_the_data_that_read_and_write() {
+        let (metrics, mut service) = metrics_and(|| Status::not_found("x").into_http());
+        assert_eq!(metrics.last_calls(Duration::from_secs(1)), None, "the first state of the counters");
+        for method in ["ReadRows", "MutateRow", "MutateRow", "PingAndWarm", "Other"] {
+            let response = service.call(request(&format!("/google.bigtable.v2.Bigtable/{method}"))).await.unwrap();
+            drop(response);
+        }
+        let last = metrics.last_calls(Duration::from_secs(11)).unwrap();
+        assert_eq!((last.period, last.calls.reads.count(), last.calls.writes.count()), (Duration::from_secs(10), 1, 2));
+        let later = metrics.last_calls(Duration::from_secs(30)).unwrap();
+        assert_eq!((later.period, later.calls.reads.count()), (Duration::from_secs(19), 0));
     }
 }

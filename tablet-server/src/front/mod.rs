@@ -23,10 +23,14 @@ mod metrics;
 mod response;
 mod samples;
 pub mod service;
+mod traces;
 mod validate;
+
+use std::sync::Arc;
 
 use ebla_chubby::SharedChubby;
 use ebla_client::Cluster;
+use ebla_client::channel::Channels;
 use ebla_model::Error;
 use ebla_proto::{
     operate::operate_server::OperateServer,
@@ -34,25 +38,31 @@ use ebla_proto::{
         bigtable_instance_admin_server::BigtableInstanceAdminServer, bigtable_server::BigtableServer,
         bigtable_table_admin_server::BigtableTableAdminServer, operations_server::OperationsServer,
     },
+    trace::traces_server::TracesServer,
 };
 use ebla_routing::ChubbyDirectory;
+use ebla_runtime::net::Windows;
+use ebla_runtime::trace::{Origin, Recorder, WithTrace};
 use ebla_runtime::{Clock, Runtime};
 use tonic::service::Routes;
 
-use self::access::{AccessControl, WithCaller};
-use self::admission::{CallAdmission, WithAdmission};
-use self::budget::{RequestBudget, WithRequestBudget};
-use self::headers::WithResponseHeaders;
+use self::access::Metering;
+pub(crate) use self::access::{AccessControl, TabletCall, TabletCaller};
+use self::admission::CallAdmission;
+use self::budget::RequestBudget;
+use self::headers::ResponseHeaders;
+use self::metrics::{CallMetrics, FrontService};
 pub(crate) use self::metrics::{FAMILIES, FrontMetrics};
-use self::metrics::{FrontService, WithMetrics};
+use self::traces::TraceService;
 pub use self::{
-    access::{AccessOptions, AuditOptions, AuditedData, IdentityLimits, TokenOptions},
+    access::{AccessOptions, AuditOptions, AuditRotation, AuditedData, IdentityLimits, TokenOptions},
     admin::{AdminProxy, MasterClient},
     budget::RequestBytes,
     service::DataService,
 };
 use crate::deadline::WithArrival;
-use crate::response_budget::{ReadService, ResponseBudget, WithResponseBudget};
+use crate::middleware::{GrpcService, WithMiddleware};
+use crate::response_budget::{ReadBudget, ReadService, ResponseBudget};
 
 /// The largest accepted message. A row may have 256 MiB; a single write of 100 MiB is legal.
 pub const MESSAGE_BYTES_MAX: usize = 256 << 20;
@@ -81,14 +91,20 @@ pub struct FrontConfig {
     pub access: Option<AccessOptions>,
     /// What counts its calls.
     pub(crate) metrics: FrontMetrics,
+    /// What records its calls.
+    pub(crate) recorder: Arc<Recorder>,
+}
+
+/// Starts access control, for the public services and for the service of tablets.
+///
+/// # Errors
+/// `InvalidArgument` when its options cannot be used.
+pub(crate) fn start_access(config: &FrontConfig) -> Result<AccessControl, Error> {
+    AccessControl::start(config.access.clone(), &config.directory, &config.runtime)
 }
 
 /// Adds the public services and the operator's service to a server's routes.
-///
-/// # Errors
-/// `InvalidArgument` when the options of access control cannot be used.
-pub fn add_services(routes: Routes, config: FrontConfig) -> Result<Routes, Error> {
-    let access = AccessControl::start(config.access, &config.directory, &config.runtime)?;
+pub(crate) fn add_services(routes: Routes, config: FrontConfig, access: AccessControl) -> Routes {
     let clock = config.runtime.clock.clone();
     let metrics = config.metrics;
     let admission = CallAdmission::new(clock.clone()).counted_by(&metrics);
@@ -96,21 +112,35 @@ pub fn add_services(routes: Routes, config: FrontConfig) -> Result<Routes, Error
         DataService::new(config.cluster, clock.clone()).admitted_by(admission.clone()).guarded_by(access.clone());
     let data = BigtableServer::new(data).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let budget = RequestBudget::new(config.request_bytes).counted_by(&metrics, FrontService::Data);
-    let data = WithRequestBudget::new(data, budget);
-    let data = WithAdmission::new(WithResponseBudget::new(data, ReadService::Public, config.responses), admission);
-    let data = WithCaller::new(data, access.clone());
-    let data = WithMetrics::new(data, metrics.clone(), FrontService::Data, clock.clone());
+    let data = data
+        .with(budget)
+        .with(Metering)
+        .with(ReadBudget::new(ReadService::Public, config.responses))
+        .with(admission)
+        .with(access.clone())
+        .with(CallMetrics::new(metrics.clone(), FrontService::Data, clock.clone()));
+    let recorder = config.recorder;
+    let data = WithTrace::new(data, Arc::clone(&recorder), Origin::Data);
+    let channels = Channels::to_peers(config.runtime.net.clone(), Windows::CALLS);
+    let traces = TraceService::new(Arc::clone(&recorder), config.directory.clone(), access.clone(), channels);
+    let traces = TracesServer::new(traces).with(Metering).with(access.clone());
     let master = MasterClient::new(config.chubby, config.directory, config.runtime);
     let budget = RequestBudget::new(RequestBytes { total: ADMIN_BYTES, ..config.request_bytes });
     let budget = budget.counted_by(&metrics, FrontService::Admin);
-    let admin = AdminParts { master, budget, access, metrics, clock: clock.clone() };
-    Ok(routes
-        .add_service(WithResponseHeaders::new(WithArrival::new(data, clock.clone()), clock.clone()))
+    let admin = AdminParts { master, budget, access, metrics, clock: clock.clone(), recorder };
+    routes
+        .add_service(WithArrival::new(data, clock.clone()).with(ResponseHeaders::new(clock.clone())))
         .add_service(WithArrival::new(admin.proxy::<BigtableTableAdminServer<()>>(), clock.clone()))
         .add_service(WithArrival::new(admin.proxy::<BigtableInstanceAdminServer<()>>(), clock.clone()))
         .add_service(WithArrival::new(admin.proxy::<OperationsServer<()>>(), clock.clone()))
-        .add_service(WithArrival::new(admin.proxy::<OperateServer<()>>(), clock)))
+        .add_service(WithArrival::new(admin.proxy::<OperateServer<()>>(), clock))
+        .add_service(traces)
 }
+
+/// A proxy behind the checks of its calls, the outermost one first.
+type GuardedProxy<S> = WithTrace<WithMiddleware<Guarded<AdminProxy<S>>, CallMetrics>>;
+/// A service behind access control and a budget.
+type Guarded<S> = WithMiddleware<WithMiddleware<WithMiddleware<S, RequestBudget>, Metering>, AccessControl>;
 
 /// What the proxies of all services of administrators share.
 struct AdminParts {
@@ -119,13 +149,15 @@ struct AdminParts {
     access: AccessControl,
     metrics: FrontMetrics,
     clock: Clock,
+    recorder: Arc<Recorder>,
 }
 
 impl AdminParts {
     /// The proxy of one service.
-    fn proxy<S>(&self) -> WithMetrics<WithCaller<WithRequestBudget<AdminProxy<S>>>> {
+    fn proxy<S: 'static>(&self) -> GuardedProxy<S> {
         let proxy = AdminProxy::new(self.master.clone(), self.access.clone());
-        let proxy = WithCaller::new(WithRequestBudget::new(proxy, self.budget.clone()), self.access.clone());
-        WithMetrics::new(proxy, self.metrics.clone(), FrontService::Admin, self.clock.clone())
+        let proxy = proxy.with(self.budget.clone()).with(Metering).with(self.access.clone());
+        let proxy = proxy.with(CallMetrics::new(self.metrics.clone(), FrontService::Admin, self.clock.clone()));
+        WithTrace::new(proxy, Arc::clone(&self.recorder), Origin::Admin)
     }
 }

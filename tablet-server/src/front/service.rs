@@ -13,7 +13,7 @@ use ebla_proto::{
     services::bigtable_server::Bigtable,
     status::to_status,
 };
-use ebla_runtime::Clock;
+use ebla_runtime::{Clock, trace};
 use futures::{StreamExt, stream};
 use tonic::{Request, Response, Status, codegen::BoxStream};
 
@@ -57,6 +57,7 @@ impl DataService {
 
     /// Counts the call for the table that a request names, until the result is dropped.
     fn begin<T>(&self, call: &Authorized<T>) -> Result<TableCall, Error> {
+        trace::with_current(|operation| operation.set_table(call.table()));
         self.admission.try_begin_table(call.table())
     }
 

@@ -17,6 +17,7 @@
 //! | `election` | vote hold-off after a restart, fast election after a disconnect |
 //! | `storage` | log store, sync tracker, state machine adapter, snapshots |
 //! | `transport` | messages between servers, outbound and inbound |
+//! | `entry_times` | when the last entries were appended, synced, committed and applied, for traces |
 //! | `runtime` | openraft's clock and tasks: time since boot, the group executor |
 //!
 //! No type of openraft leaves this folder, and no file in it knows a tablet: only the [`StateMachine`] knows what a
@@ -39,6 +40,7 @@
 mod config;
 mod counters;
 mod election;
+mod entry_times;
 mod error;
 mod group;
 mod lease;
@@ -54,9 +56,11 @@ mod types;
 pub use config::{GroupConfig, RaftTimings};
 pub use counters::{RaftCounters, RaftCounts};
 pub use ebla_storage::log::GroupReplica;
+pub use entry_times::EntryTimes;
 pub use error::{Fault, FaultPart, MembershipError, ProposeError, ReadIndexError, StartError, TransferError};
 pub use group::Group;
 pub use group::membership::MembershipChange;
+pub use group::propose::AppliedCommand;
 pub use lease::leader_lease::LeaseSuspension;
 pub use state_machine::{AppliedPosition, CommittedEntry, Payload, StateMachine};
 pub use status::{GroupStatus, Leadership};

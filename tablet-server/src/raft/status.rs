@@ -37,6 +37,8 @@ pub struct GroupStatus {
     pub committed: Option<LogId>,
     /// The last entry applied here.
     pub applied: Option<LogId>,
+    /// The last entry in the last snapshot.
+    pub snapshot: Option<LogId>,
     /// The entry up to which the log has been purged.
     pub purged: Option<LogId>,
     /// The replicas, as of the last membership in the log.
@@ -99,6 +101,7 @@ pub(super) fn status(raft: &Raft, own: ReplicaId) -> GroupStatus {
         last: data.last_log.as_ref().map(log_id),
         committed: data.local_committed.as_ref().map(log_id),
         applied: data.last_applied.as_ref().map(log_id),
+        snapshot: data.snapshot.as_ref().map(log_id),
         purged: data.purged.as_ref().map(log_id),
         membership: membership(members.membership()),
         membership_log_id: members.log_id().as_ref().map(log_id),

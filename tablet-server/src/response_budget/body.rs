@@ -1,6 +1,5 @@
 //! Reads of one gRPC method and their response bodies, with the bytes that the transport holds.
 
-use std::convert::Infallible;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,16 +10,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use ebla_model::Reason;
 use ebla_model::error::Error;
+use ebla_model::time::whole_micros;
 use ebla_proto::status::to_status;
 use ebla_runtime::{ConnectionInfo, Reservation};
 use futures::task::AtomicWaker;
 use hyper::body::{Body, Frame};
 use parking_lot::Mutex;
 use tonic::Status;
-use tonic::codegen::{BoxFuture, Service, http};
-use tonic::server::NamedService;
+use tonic::codegen::http;
 
 use super::{ReadAccount, ResponseBudget};
+use crate::middleware::{CallFuture, CallRequest, GrpcService, Middleware};
 
 /// A larger chunk is passed to the transport in pieces of this size in bytes, so that a slow client is seen to make progress.
 const PIECE_BYTES: usize = 256 << 10;
@@ -111,8 +111,7 @@ impl ResponseStream {
     }
 
     fn record_progress(&self) {
-        let micros = self.budget.0.clock.monotonic().as_micros();
-        self.progress_micros.store(u64::try_from(micros).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.progress_micros.store(whole_micros(self.budget.0.clock.monotonic()), Ordering::Relaxed);
     }
 
     fn respond(&self, body: tonic::body::Body) {
@@ -256,45 +255,24 @@ impl ReadService {
     }
 }
 
-/// A service whose reads are charged to a budget.
+/// Charges the reads of a service to a budget.
 #[derive(Clone, Debug)]
-pub(crate) struct WithResponseBudget<S> {
-    service: S,
+pub(crate) struct ReadBudget {
     read: ReadService,
     budget: ResponseBudget,
 }
 
-impl<S> WithResponseBudget<S> {
-    /// Charges the reads of `service`.
-    pub(crate) const fn new(service: S, read: ReadService, budget: ResponseBudget) -> Self {
-        Self { service, read, budget }
+impl ReadBudget {
+    /// Charges calls of `read`.
+    pub(crate) const fn new(read: ReadService, budget: ResponseBudget) -> Self {
+        Self { read, budget }
     }
 }
 
-impl<S: NamedService> NamedService for WithResponseBudget<S> {
-    const NAME: &'static str = S::NAME;
-}
-
-impl<S> Service<http::Request<tonic::body::Body>> for WithResponseBudget<S>
-where
-    S: Service<
-            http::Request<tonic::body::Body>,
-            Response = http::Response<tonic::body::Body>,
-            Error = Infallible,
-            Future: Send + 'static,
-        >,
-{
-    type Response = http::Response<tonic::body::Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Infallible>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.service.poll_ready(context)
-    }
-
-    fn call(&mut self, mut request: http::Request<tonic::body::Body>) -> Self::Future {
+impl Middleware for ReadBudget {
+    fn call(&self, service: &mut impl GrpcService, mut request: CallRequest) -> CallFuture {
         if !request.uri().path().ends_with(self.read.method()) {
-            return Box::pin(self.service.call(request));
+            return Box::pin(service.call(request));
         }
         let connection = request.extensions().get::<ConnectionInfo>().cloned().unwrap_or_default();
         let stream = match self.budget.open(&connection, self.read) {
@@ -302,7 +280,7 @@ where
             Err(error) => return Box::pin(async move { Ok(to_status(&error).into_http()) }),
         };
         request.extensions_mut().insert(ReadAccount(Arc::clone(&stream)));
-        let response = self.service.call(request);
+        let response = service.call(request);
         Box::pin(async move {
             Ok(response.await?.map(|body| {
                 // The response is an error, and its headers end the stream.

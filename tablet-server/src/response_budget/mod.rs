@@ -33,7 +33,7 @@ use parking_lot::Mutex;
 use tracing::warn;
 
 use self::body::ResponseStream;
-pub(crate) use self::body::{ReadService, WithResponseBudget};
+pub(crate) use self::body::{ReadBudget, ReadService};
 use self::policy::ConnectionUse;
 
 /// Between two passes over the reads in progress.
@@ -183,7 +183,7 @@ impl ResponseBudget {
     }
 
     /// One pass over the reads in progress: ends those that are stalled for too long, and closes a connection when memory is short.
-    fn sweep(&self) {
+    pub(crate) fn sweep(&self) {
         // Dropped outside the lock: the last reference to a read removes it from the map.
         let streams: Vec<_> = self.0.streams.lock().values().filter_map(Weak::upgrade).collect();
         let now = self.0.clock.monotonic();

@@ -10,13 +10,14 @@ use ebla_proto::status::{from_status, to_status};
 use ebla_runtime::{Net, ServeOptions, Tasks, serve};
 use futures::stream::{self, FuturesUnordered};
 use futures::{StreamExt, TryStreamExt};
-use tonic::codegen::{BoxFuture, BoxStream, Service, http};
+use tonic::codegen::{BoxFuture, BoxStream, Service};
 use tonic::server::NamedService;
 use tonic::service::Routes;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
 use super::*;
+use crate::middleware::{CallFuture, CallRequest, CallResponse, GrpcService};
 
 const MIB: usize = 1 << 20;
 /// Messages of one response, of a mebibyte each.
@@ -52,16 +53,16 @@ impl tonic::server::ServerStreamingService<ReadRowsRequest> for Rows {
     }
 }
 
-impl Service<http::Request<tonic::body::Body>> for Rows {
-    type Response = http::Response<tonic::body::Body>;
+impl Service<CallRequest> for Rows {
+    type Response = CallResponse;
     type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Infallible>;
+    type Future = CallFuture;
 
     fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
+    fn call(&mut self, request: CallRequest) -> CallFuture {
         let rows = self.clone();
         Box::pin(async move {
             let codec = tonic_prost::ProstCodec::<ReadRowsResponse, ReadRowsRequest>::default();
@@ -84,7 +85,7 @@ impl Fixture {
         let budget = ResponseBudget::new(ResponseBytes { total, ..Default::default() }, clock.clone());
         let listener = Net::tcp().listen("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().to_string();
-        let service = WithResponseBudget::new(rows.clone(), ReadService::Public, budget.clone());
+        let service = rows.clone().with(ReadBudget::new(ReadService::Public, budget.clone()));
         serve(&tasks, listener, Routes::default().add_service(service), ServeOptions::default());
         Self { tasks, clock, rows, budget, address }
     }

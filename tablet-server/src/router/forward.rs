@@ -1,11 +1,15 @@
 //! How [`Router`] forwards requests: by a call to this server or another server of the process, else by gRPC.
 //!
+//! In a trace, a call to another server is the stage `forward` of the caller, and an operation of the server that is called; a call to this server is
+//! neither.
+//!
 //! Messages are forwarded unchanged; their payloads are shared bytes, so a local call copies and encodes no row.
 
 use std::time::Duration;
 
 use ebla_client::{CallError, ReadStream, Target, Transport};
 use ebla_proto::tablet as wire;
+use ebla_runtime::trace::{self, Stage};
 use futures::future::BoxFuture;
 
 use super::Router;
@@ -22,6 +26,16 @@ impl Router {
     }
 }
 
+/// A call to another server of the process, as a stage of the current operation, as the transport does it for those elsewhere.
+fn forwarded<'a, T>(
+    call: impl Future<Output = Result<T, CallError>> + Send + 'a,
+) -> BoxFuture<'a, Result<T, CallError>> {
+    Box::pin(async move {
+        let _forwards = trace::stage(Stage::Forward);
+        call.await
+    })
+}
+
 impl Transport for Router {
     fn read<'a>(
         &'a self,
@@ -30,8 +44,12 @@ impl Transport for Router {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<ReadStream, CallError>> {
         match self.local_target(target) {
-            Some(local) => Box::pin(async move {
+            Some(local) if local.is_own() => Box::pin(async move {
                 let stream = local.or_killed(local.handler().read(request, timeout)).await?;
+                Ok(local.until_killed(stream))
+            }),
+            Some(local) => forwarded(async move {
+                let stream = local.or_killed(local.handler().serve_read(request, timeout)).await?;
                 Ok(local.until_killed(stream))
             }),
             None => self.remote.read(target, request, timeout),
@@ -45,7 +63,12 @@ impl Transport for Router {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<wire::WriteReply, CallError>> {
         match self.local_target(target) {
-            Some(local) => Box::pin(async move { local.or_killed(local.handler().write(request, timeout)).await }),
+            Some(local) if local.is_own() => {
+                Box::pin(async move { local.or_killed(local.handler().write(request, timeout)).await })
+            }
+            Some(local) => {
+                forwarded(async move { Box::pin(local.or_killed(local.handler().serve_write(request, timeout))).await })
+            }
             None => self.remote.write(target, request, timeout),
         }
     }
@@ -57,7 +80,12 @@ impl Transport for Router {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<wire::CheckReply, CallError>> {
         match self.local_target(target) {
-            Some(local) => Box::pin(async move { local.or_killed(local.handler().check(request, timeout)).await }),
+            Some(local) if local.is_own() => {
+                Box::pin(async move { local.or_killed(local.handler().check(request, timeout)).await })
+            }
+            Some(local) => {
+                forwarded(async move { Box::pin(local.or_killed(local.handler().serve_check(request, timeout))).await })
+            }
             None => self.remote.check(target, request, timeout),
         }
     }
@@ -69,7 +97,14 @@ impl Transport for Router {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<wire::ModifyReply, CallError>> {
         match self.local_target(target) {
-            Some(local) => Box::pin(async move { local.or_killed(local.handler().modify(request, timeout)).await }),
+            Some(local) if local.is_own() => {
+                Box::pin(async move { local.or_killed(local.handler().modify(request, timeout)).await })
+            }
+            Some(local) => {
+                forwarded(
+                    async move { Box::pin(local.or_killed(local.handler().serve_modify(request, timeout))).await },
+                )
+            }
             None => self.remote.modify(target, request, timeout),
         }
     }

@@ -59,6 +59,11 @@ impl LocalTarget {
         Self { handler: Arc::clone(handler), killed: None }
     }
 
+    /// Whether it is the caller's own server.
+    pub(super) const fn is_own(&self) -> bool {
+        self.killed.is_none()
+    }
+
     pub(super) fn handler(&self) -> &TabletHandler {
         &self.handler
     }

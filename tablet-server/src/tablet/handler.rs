@@ -18,9 +18,11 @@ use ebla_model::key::{KeyRange, RowKey, RowSet};
 use ebla_model::limit::RowLimit;
 use ebla_model::mutation::{self, Mutation};
 use ebla_model::rmw;
-use ebla_model::time::Micros;
+use ebla_model::schema::TableSchema;
+use ebla_model::time::{Micros, whole_micros};
 use ebla_proto::convert::{LargeRows, MessageSizes, RowMessages};
 use ebla_proto::{convert, record, tablet as wire};
+use ebla_runtime::trace::{self, Recorder, TabletIds};
 use ebla_runtime::{Clock, Reservation};
 use futures::StreamExt as _;
 use futures::stream;
@@ -38,13 +40,49 @@ pub struct TabletHandler {
     filters: Arc<FilterCache>,
     clock: Clock,
     memory: Memory,
+    recorder: Arc<Recorder>,
+    writes: WritableTables,
+}
+
+/// The tables that the callers of a handler may write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WritableTables {
+    /// All.
+    All,
+    /// Those of users. A row of METADATA decides where rows of all tables are, so a caller who is no member of the cluster must not change one.
+    OfUsers,
+}
+
+impl WritableTables {
+    /// Checks that rows of this table may be written.
+    ///
+    /// # Errors
+    /// `PermissionDenied`.
+    fn check(self, table: TableId) -> Result<(), Error> {
+        if self == Self::All || table != TableId::METADATA {
+            return Ok(());
+        }
+        let message =
+            "METADATA is written by members of the cluster only: it needs the certificate of a tablet server or master";
+        Err(Error::new(Reason::PermissionDenied, message))
+    }
 }
 
 impl TabletHandler {
-    /// A handler for these replicas; `memory`: what reads are charged to.
+    /// A handler for these replicas; `memory`: what reads are charged to; `recorder`: of the calls of other servers.
     #[must_use]
-    pub fn new(manager: Arc<TabletManager>, clock: Clock, memory: Memory) -> Self {
-        Self { manager, filters: Arc::default(), clock, memory }
+    pub fn new(manager: Arc<TabletManager>, clock: Clock, memory: Memory, recorder: Arc<Recorder>) -> Self {
+        Self { manager, filters: Arc::default(), clock, memory, recorder, writes: WritableTables::All }
+    }
+
+    /// A handler for callers that may write these tables only.
+    #[must_use]
+    pub fn with_writable(self, writes: WritableTables) -> Self {
+        Self { writes, ..self }
+    }
+
+    pub(super) const fn recorder(&self) -> &Arc<Recorder> {
+        &self.recorder
     }
 
     /// Reads rows of one tablet. The first batch is read before this returns, so that errors are immediate.
@@ -96,7 +134,7 @@ impl TabletHandler {
     /// # Errors
     /// As [`Tablet::write`]: the errors for all rows.
     pub async fn write(&self, request: wire::WriteRequest, timeout: Duration) -> Result<wire::WriteReply, CallError> {
-        let (tablet, generation) = self.find_tablet(request.header.as_ref())?;
+        let (tablet, generation) = self.find_writable(request.header.as_ref())?;
         // Rows that cannot be decoded keep their position among the results.
         let keys = RowKeyPolicy::of(tablet.table());
         let parsed: Vec<_> = request.rows.into_iter().map(|row| row_mutations(row, keys)).collect();
@@ -116,7 +154,7 @@ impl TabletHandler {
     /// # Errors
     /// As [`Tablet::check`].
     pub async fn check(&self, request: wire::CheckRequest, timeout: Duration) -> Result<wire::CheckReply, CallError> {
-        let (tablet, generation) = self.find_tablet(request.header.as_ref())?;
+        let (tablet, generation) = self.find_writable(request.header.as_ref())?;
         let predicate = self.filter(request.predicate.as_ref())?;
         let request = check_request(request, generation, predicate, RowKeyPolicy::of(tablet.table()))?;
         let matched = tablet.check(request, timeout).await.map_err(|failure| self.call_error(&tablet, failure))?;
@@ -132,7 +170,7 @@ impl TabletHandler {
         request: wire::ModifyRequest,
         timeout: Duration,
     ) -> Result<wire::ModifyReply, CallError> {
-        let (tablet, generation) = self.find_tablet(request.header.as_ref())?;
+        let (tablet, generation) = self.find_writable(request.header.as_ref())?;
         let request = modify_request(request, generation, RowKeyPolicy::of(tablet.table()))?;
         let response = tablet.modify(request, timeout).await.map_err(|failure| self.call_error(&tablet, failure))?;
         Ok(wire::ModifyReply { response })
@@ -157,8 +195,29 @@ impl TabletHandler {
         })
     }
 
-    fn filter(&self, encoded: Option<&Bytes>) -> Result<Option<CompiledFilter>, Error> {
+    /// The schema of the table of the tablet that a call names, as the replica here has applied it.
+    ///
+    /// # Errors
+    /// As every call, when this server has no such tablet.
+    pub fn schema_of(&self, header: Option<&wire::Header>) -> Result<Arc<TableSchema>, CallError> {
+        let (tablet, _generation) = self.find_tablet(header)?;
+        let metadata = tablet.metadata().map_err(|failure| self.call_error(&tablet, failure))?;
+        Ok(Arc::clone(metadata.schema()))
+    }
+
+    /// The compiled form of a filter.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when it is none.
+    pub fn filter(&self, encoded: Option<&Bytes>) -> Result<Option<CompiledFilter>, Error> {
         encoded.map(|encoded| self.filters.get_or_compile(encoded)).transpose()
+    }
+
+    fn find_writable(&self, header: Option<&wire::Header>) -> Result<(Tablet, Generation), CallError> {
+        let (tablet, generation) = self.find_tablet(header)?;
+        // That of the tablet: the header may name another one.
+        self.writes.check(tablet.table())?;
+        Ok((tablet, generation))
     }
 
     fn find_tablet(&self, header: Option<&wire::Header>) -> Result<(Tablet, Generation), CallError> {
@@ -175,6 +234,8 @@ impl TabletHandler {
             };
             wire_error(failure)
         })?;
+        let ids = TabletIds { table: tablet.table(), tablet: tablet.id(), group: tablet.group().id() };
+        trace::with_current(|operation| operation.set_tablet(ids));
         Ok((tablet, Generation::new(header.generation)))
     }
 
@@ -201,7 +262,7 @@ pub fn wire_error(failure: Failure) -> CallError {
         leader: failure
             .leader
             .map(|leader| record::LeaderHint { server: leader.server.get(), term: leader.term.get() }),
-        retry_after_micros: failure.retry_after.map(|pause| u64::try_from(pause.as_micros()).unwrap_or(u64::MAX)),
+        retry_after_micros: failure.retry_after.map(whole_micros),
     };
     CallError::new(failure.error, Some(detail))
 }
@@ -405,4 +466,19 @@ fn write_id(id: Option<wire::WriteId>) -> Result<WriteId, Error> {
 fn row_result(result: Result<(), Error>) -> wire::RowResult {
     let error = |error: Error| wire::RowError { reason: error.reason.name().to_owned(), message: error.message };
     wire::RowResult { error: result.err().map(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_who_are_no_members_write_tables_of_users_only() {
+        let reason = |writes: WritableTables, table| writes.check(table).map_err(|error| error.reason);
+        assert_eq!(reason(WritableTables::OfUsers, TableId::METADATA), Err(Reason::PermissionDenied));
+        assert_eq!(reason(WritableTables::All, TableId::METADATA), Ok(()));
+        for writes in [WritableTables::All, WritableTables::OfUsers] {
+            assert_eq!(reason(writes, TableId::new(TableId::METADATA.get() + 1)), Ok(()));
+        }
+    }
 }

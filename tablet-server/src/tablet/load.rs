@@ -24,10 +24,11 @@ use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::tablet_load::{QUIET_PER_SECOND, TabletLoad};
 use parking_lot::Mutex;
 
+use crate::tablet::heat::{HeatDetail, HeatMeter, RowAccess};
 use crate::tablet::lifecycle::split_point::split_point;
 
 /// One row in this number is sampled, on average: 2 to this power.
-const SAMPLING_BITS: u32 = 6;
+pub(super) const SAMPLING_BITS: u32 = 6;
 /// How many of the last sampled rows count.
 const SAMPLES_MAX: usize = 64;
 /// The fewest samples that say something.
@@ -40,6 +41,8 @@ const DECAY: Duration = Duration::from_secs(20);
 /// Measures the load of a tablet.
 #[derive(Debug, Default)]
 pub struct LoadMeter {
+    /// Which keys are read and written, if that is collected.
+    heat: HeatMeter,
     reads: AtomicU64,
     writes: AtomicU64,
     /// Locked for a sampled row and for a measurement.
@@ -69,14 +72,33 @@ struct Measurement {
 }
 
 impl LoadMeter {
-    /// Counts a read: of a row by its key, or of a batch of a scan, with its first or last row.
-    pub fn count_read(&self, row: &RowKey) {
+    /// Counts a read: of a row by its key, or of a batch of a scan, with its first or last row. `bytes`: what it returns.
+    pub fn count_read(&self, row: &RowKey, bytes: usize) {
         self.count(&self.reads, row);
+        self.heat.count(RowAccess::Read, row, bytes);
     }
 
-    /// Counts the write of a row.
-    pub fn count_write(&self, row: &RowKey) {
+    /// Counts the write of a row, with the bytes of its mutations.
+    pub fn count_write(&self, row: &RowKey, bytes: usize) {
         self.count(&self.writes, row);
+        self.heat.count(RowAccess::Write, row, bytes);
+    }
+
+    /// When a call begins, if its latency is counted. `now`: reads the monotonic clock.
+    pub fn call_start(&self, now: impl FnOnce() -> Duration) -> Option<Duration> {
+        (self.heat.detail() != HeatDetail::Off).then(now)
+    }
+
+    /// Counts how long a batch of a read took, or a call that writes. `started`: see [`Self::call_start`].
+    pub fn count_latency(&self, started: Option<Duration>, now: impl FnOnce() -> Duration) {
+        if let (Some(started), true) = (started, self.heat.detail() != HeatDetail::Off) {
+            self.heat.count_call(now().saturating_sub(started));
+        }
+    }
+
+    /// Which keys are read and written.
+    pub(crate) const fn heat(&self) -> &HeatMeter {
+        &self.heat
     }
 
     fn count(&self, counter: &AtomicU64, row: &RowKey) {
@@ -179,7 +201,7 @@ impl MeterState {
 }
 
 /// Whether the call with this number is sampled: a hash of it has zeros in its highest bits (the finalizer of `SplitMix64`).
-const fn is_sampled(number: u64) -> bool {
+pub(super) const fn is_sampled(number: u64) -> bool {
     let mut hash = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -257,7 +279,7 @@ mod tests {
     fn run(meter: &LoadMeter, from: u32, ticks: u32, per_tick: usize) -> TabletLoad {
         let mut now = Duration::ZERO;
         for tick in from..from + ticks {
-            (0..per_tick).for_each(|at| meter.count_write(&row(at % 100)));
+            (0..per_tick).for_each(|at| meter.count_write(&row(at % 100), 0));
             now = TICK * tick;
             meter.measure(now);
         }
@@ -306,7 +328,7 @@ mod tests {
         let sampled: Vec<u64> = (0..64_000).filter(|number| is_sampled(*number)).collect();
         assert!((800..1_200).contains(&sampled.len()), "{}", sampled.len());
         let meter = LoadMeter::default();
-        (0..20_000).for_each(|at| meter.count_read(&row(at % 64)));
+        (0..20_000).for_each(|at| meter.count_read(&row(at % 64), 0));
         let samples = meter.samples();
         assert_eq!((samples.len(), hot_row(&samples)), (SAMPLES_MAX, None));
     }
@@ -326,7 +348,7 @@ mod tests {
         assert_eq!(load_center(&range, &rows(&[(1, 40), (2, 16)])), LoadCenter::Unknown, "most are of other tablets");
         let long = RowKey::new(vec![b'k'; 1_000]);
         let meter = LoadMeter::default();
-        (0..10_000).for_each(|_| meter.count_write(&long));
+        (0..10_000).for_each(|_| meter.count_write(&long, 0));
         assert_eq!(meter.samples()[0].as_bytes().len(), SAMPLE_BYTES_MAX);
     }
 }

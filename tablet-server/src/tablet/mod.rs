@@ -19,7 +19,8 @@
 //! one of them; the tablet may leave the group while the handle exists, and each call finds that out.
 //!
 //! Folders: `read` and `write` are the paths of requests, `core` is the replicated state machine, `lifecycle` manages the
-//! replicas of the server. `load` measures how much a tablet is used. `request` holds the requests as values, `handler` converts them from and to the wire.
+//! replicas of the server. `load` measures how much a tablet is used, `heat` which of its keys. `request` holds the requests as values, `handler`
+//! converts them from and to the wire, `served_calls` records those of other servers.
 //!
 //! Invariants:
 //! 1. Only a leader whose term's first entry is applied reads or evaluates.
@@ -32,10 +33,12 @@ pub mod core;
 pub mod failure;
 pub mod group;
 pub mod handler;
+pub(crate) mod heat;
 pub mod lifecycle;
 pub mod load;
 pub mod read;
 pub mod request;
+mod served_calls;
 pub mod write;
 
 use std::fmt;

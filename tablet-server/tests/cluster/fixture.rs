@@ -27,7 +27,7 @@ use ebla_tablet_server::raft::RaftTimings;
 use ebla_tablet_server::response_budget::ResponseBytes;
 use ebla_tablet_server::tablet::TabletGroup;
 use ebla_tablet_server::tablet::lifecycle::manager::InitialState;
-use ebla_tablet_server::{LocalServers, RestartScope, ServerConfig, ServerOptions, TabletServer};
+use ebla_tablet_server::{CollectorAddress, LocalServers, RestartScope, ServerConfig, ServerOptions, TabletServer};
 use tempfile::TempDir;
 
 use super::slow_disk::SyncDelay;
@@ -96,6 +96,8 @@ pub(crate) struct Fixture {
     split_load: u32,
     /// The cluster version that is active.
     version: ClusterVersion,
+    /// The collector of traces.
+    collector: Option<CollectorAddress>,
     /// The address that the servers advertise; `None`: the one they listen on.
     advertise: Option<String>,
 }
@@ -109,26 +111,32 @@ impl Fixture {
     pub(crate) async fn start_scrubbing() -> Self {
         let (first_after, period) = (Duration::ZERO, Duration::from_millis(500));
         let scrub = ScrubOptions { first_after, period, bytes_per_second: 1 << 30 };
-        Self::start_with(1 << 20, None, (scrub, ResponseBytes::default()), 0, ClusterVersion::NEWEST).await
+        Self::start_with(1 << 20, None, (scrub, ResponseBytes::default()), 0, ClusterVersion::NEWEST, None).await
     }
 
     pub(crate) async fn start_at(split_bytes: u32, advertise: Option<String>) -> Self {
-        Self::start_with(split_bytes, advertise, Default::default(), 0, ClusterVersion::NEWEST).await
+        Self::start_with(split_bytes, advertise, Default::default(), 0, ClusterVersion::NEWEST, None).await
     }
 
     /// As [`Self::start`], with this memory for responses.
     pub(crate) async fn start_with_responses(response_bytes: ResponseBytes) -> Self {
-        Self::start_with(1 << 20, None, (ScrubOptions::default(), response_bytes), 0, ClusterVersion::NEWEST).await
+        Self::start_with(1 << 20, None, (ScrubOptions::default(), response_bytes), 0, ClusterVersion::NEWEST, None)
+            .await
     }
 
     /// As [`Self::start`], with servers that split a tablet with this many reads and writes per second.
     pub(crate) async fn start_splitting_by_load(split_load: u32) -> Self {
-        Self::start_with(1 << 20, None, Default::default(), split_load, ClusterVersion::NEWEST).await
+        Self::start_with(1 << 20, None, Default::default(), split_load, ClusterVersion::NEWEST, None).await
     }
 
     /// As [`Self::start`], in a cluster with this active version.
     pub(crate) async fn start_in_version(version: ClusterVersion) -> Self {
-        Self::start_with(1 << 20, None, Default::default(), 0, version).await
+        Self::start_with(1 << 20, None, Default::default(), 0, version, None).await
+    }
+
+    /// As [`Self::start`], with servers that export what they record to this collector.
+    pub(crate) async fn start_exporting(collector: CollectorAddress) -> Self {
+        Self::start_with(1 << 20, None, Default::default(), 0, ClusterVersion::NEWEST, Some(collector)).await
     }
 
     async fn start_with(
@@ -137,6 +145,7 @@ impl Fixture {
         (scrub, response_bytes): (ScrubOptions, ResponseBytes),
         split_load: u32,
         version: ClusterVersion,
+        collector: Option<CollectorAddress>,
     ) -> Self {
         if let Ok(filter) = std::env::var("EBLA_LOG") {
             ebla_runtime::logging::init(&filter);
@@ -155,6 +164,7 @@ impl Fixture {
             response_bytes,
             split_load,
             version,
+            collector,
             advertise,
         };
         for at in 0..3 {
@@ -176,6 +186,7 @@ impl Fixture {
             split_load: self.split_load,
             scrub: self.scrub,
             response_bytes: self.response_bytes,
+            collector: self.collector.clone(),
             ..ServerOptions::up(self.local_servers.clone())
         };
         let advertise = self.advertise.clone();

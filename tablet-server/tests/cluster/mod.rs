@@ -1,5 +1,5 @@
 //! Three tablet servers in one process with real folders: rows are written and read through each of them; tablets are split;
-//! servers fail and restart, and tablets move between groups. There is no master: the tests create the first tablets.
+//! servers fail and restart, and tablets move between groups; slow writes are traced. There is no master: the tests create the first tablets.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail")]
 
@@ -14,4 +14,5 @@ mod rows;
 mod serving;
 mod slow_disk;
 mod splits;
+mod traces;
 mod unread;

@@ -22,7 +22,7 @@ pub(crate) struct SyncDelay(Arc<AtomicU64>);
 const HANGS: Duration = Duration::from_secs(1 << 30);
 
 impl SyncDelay {
-    fn set(&self, delay: Duration) {
+    pub(crate) fn set(&self, delay: Duration) {
         self.0.store(u64::try_from(delay.as_millis()).unwrap(), Ordering::SeqCst);
     }
 

@@ -267,10 +267,14 @@ async fn a_hot_tablet_is_split_between_its_busy_rows_and_not_for_a_single_one() 
         let group = fixture.led_group(GROUP).await;
         group.tablet(TABLET).unwrap().metadata().unwrap().load.load(clock.monotonic())
     };
-    while clock.monotonic().saturating_sub(begun) < Duration::from_secs(15) {
+    let measured = loop {
         write(cluster, 7, 8, 20).await;
-    }
-    let measured = load().await;
+        let (measured, passed) = (load().await, clock.monotonic().saturating_sub(begun));
+        // On a busy machine the writes of some seconds may be too few to name a row.
+        if passed >= TIMEOUT || passed >= Duration::from_secs(15) && measured.hot_row.is_some() {
+            break measured;
+        }
+    };
     assert!(measured.writes_per_second >= 20, "{measured:?}");
     assert_eq!((measured.hot_row, fixture.tablets().len()), (Some(key(7)), 1), "one row has all the load");
     let busy = [50, 150, 250, 350];

@@ -6,12 +6,15 @@ sake. What is left out instead stands in a list, one line a test or a group, eac
 
     EBLA_CONFORMANCE_ADDRESS   host:port of the server
     EBLA_CONFORMANCE_LISTS     files of tests that are left out, with a colon between; none: everything runs
+    EBLA_CONFORMANCE_CA        file of a CA: every connection uses TLS
+    EBLA_CONFORMANCE_TOKEN_FILE  file with the token that every call has then
     EBLA_CONFORMANCE_REPORT    where the outcome of each test is written, as JSON, and how many tests each line fits
 
 A line of a list is a test's id, in which * stands for anything, then blanks, then the reason. Whoever reads the report
 takes a line that fits no test for an error, so that the lists stay true, and a test that skips itself too.
 """
 
+import concurrent.futures
 import json
 import os
 import re
@@ -21,6 +24,8 @@ import pytest
 ADDRESS = os.environ["EBLA_CONFORMANCE_ADDRESS"]
 EMULATOR = "BIGTABLE_EMULATOR_HOST"
 NAME = "ebla-conformance"
+# A late registration fails its test; this only bounds the wait.
+REGISTRATION_SECONDS = 60
 
 # What a client with credentials sets, and one that speaks to an emulator does not: a row may be larger than 4 MiB.
 NO_LIMIT = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
@@ -81,6 +86,18 @@ class Plugin:
         fixturedef.cached_result = (answer, fixturedef.cache_key(request), None)
         return True
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem):
+        """Waits until the client has registered the instance of the test's table or view.
+
+        A client registers it in another thread when the table is made. test_ping_and_warm pings all registered instances at
+        once, without waiting for that thread, and finds none when the thread is late. Tasks of the asynchronous client
+        begin in their order, so nothing is waited for there.
+        """
+        registration = getattr(pyfuncitem.funcargs.get("target"), "_register_instance_future", None)
+        if isinstance(registration, concurrent.futures.Future):
+            concurrent.futures.wait([registration], timeout=REGISTRATION_SECONDS)
+
     def pytest_runtest_logreport(self, report):
         """Notes how a test went: the worst of its three parts."""
         test = name(report.nodeid)
@@ -114,10 +131,37 @@ def without_limit(channel):
     return make
 
 
-def reach_the_server():
-    """The admin clients of the overlay know no emulator: their channels lead to the server here, without credentials."""
+def with_tls(secure_channel, credentials):
+    """A way to make a channel with TLS and a token where an emulator's client makes one without."""
+
+    def make(target, options=None, **rest):
+        return secure_channel(target, credentials, options=options, **rest)
+
+    return make
+
+
+def credentials():
+    """TLS with the CA of the server, and the token of the caller; None without both."""
     import grpc
 
+    ca, token = os.environ.get("EBLA_CONFORMANCE_CA"), os.environ.get("EBLA_CONFORMANCE_TOKEN_FILE")
+    if not ca or not token:
+        return None
+    with open(ca, "rb") as file:
+        channel = grpc.ssl_channel_credentials(file.read())
+    with open(token, encoding="utf-8") as file:
+        call = grpc.access_token_call_credentials(file.read().strip())
+    return grpc.composite_channel_credentials(channel, call)
+
+
+def reach_the_server():
+    """The admin clients of the overlay know no emulator: their channels lead to the server here too."""
+    import grpc
+
+    secured = credentials()
+    if secured is not None:
+        grpc.insecure_channel = with_tls(grpc.secure_channel, secured)
+        grpc.aio.insecure_channel = with_tls(grpc.aio.secure_channel, secured)
     # Before anything of Google's is imported: it takes these by name.
     grpc.insecure_channel = without_limit(grpc.insecure_channel)
     grpc.aio.insecure_channel = without_limit(grpc.aio.insecure_channel)

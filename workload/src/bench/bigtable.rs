@@ -3,14 +3,19 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
+use ebla_client::Credentials;
+use ebla_model::access::{Member, Policy, Role};
 use ebla_proto::admin;
+use ebla_proto::convert::access::policy_to_iam;
 use ebla_proto::data::{self, mutation, row_filter};
 use ebla_proto::operate;
 use ebla_proto::operate::operate_client::OperateClient;
 use ebla_proto::services::bigtable_client::BigtableClient;
 use ebla_proto::services::bigtable_table_admin_client::BigtableTableAdminClient;
+use ebla_proto::status::to_status;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tonic::Status;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 
 use super::target::{count_mismatch, replaced};
@@ -23,6 +28,8 @@ const ROWS: &str = "bench";
 const WIDE: &str = "bench-wide";
 /// The family that holds the values.
 const FAMILY: &str = "f";
+/// A family without cells, which only tables with lists of families have: it is hidden from the caller.
+const HIDDEN: &str = "hidden";
 /// And the column, where there is one.
 const COLUMN: &str = "field0";
 /// The largest number of splits in a request that creates a table.
@@ -34,18 +41,46 @@ const COLUMNS_PER_WRITE: u64 = 1_000;
 /// A message with 100 rows of a scan must fit, and a wide row.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
-/// Creates the table for `rows` rows again, pre-split into this number of tablets.
-pub(super) async fn create(channel: Channel, rows: u64, tablets: u64) -> Result<(), Status> {
-    create_table(channel, ROWS, split_keys(rows, tablets)).await
+/// Calls of a caller on a channel.
+pub(super) type Caller = InterceptedService<Channel, Credentials>;
+
+/// Creates the table for `rows` rows again, pre-split into this number of tablets; with lists of families if there is a member of them.
+pub(super) async fn create(caller: Caller, member: Option<&Member>, rows: u64, tablets: u64) -> Result<(), Status> {
+    create_table(caller.clone(), ROWS, member, split_keys(rows, tablets)).await?;
+    set_lists(caller, ROWS, member).await
 }
 
 /// Creates the table of wide rows again.
-pub(super) async fn create_wide(channel: Channel, rows: u64) -> Result<(), Status> {
-    create_table(channel, WIDE, split_keys(rows, rows)).await
+pub(super) async fn create_wide(caller: Caller, member: Option<&Member>, rows: u64) -> Result<(), Status> {
+    create_table(caller.clone(), WIDE, member, split_keys(rows, rows)).await?;
+    set_lists(caller, WIDE, member).await
+}
+
+/// The member reads and writes one family, and may drop both. So each of its reads is restricted to a family, and each of its writes is checked.
+async fn set_lists(caller: Caller, id: &str, member: Option<&Member>) -> Result<(), Status> {
+    let Some(member) = member else { return Ok(()) };
+    let mut tables = BigtableTableAdminClient::new(caller);
+    for (family, roles) in
+        [(FAMILY, &[Role::FamilyReader, Role::FamilyWriter, Role::FamilyAdmin][..]), (HIDDEN, &[Role::FamilyAdmin])]
+    {
+        let others = "group:auditors".parse::<Member>().map_err(|error| to_status(&error))?;
+        let bindings = roles.iter().map(|role| (*role, member.clone())).chain([(Role::FamilyReader, others)]);
+        let list = Policy::new(bindings).map_err(|error| to_status(&error))?;
+        let resource = format!("{}/columnFamilies/{family}", table(id));
+        let policy = Some(policy_to_iam(&list, Bytes::new()));
+        let request = admin::iam::SetIamPolicyRequest { resource, policy, ..Default::default() };
+        tables.set_iam_policy(request).await?;
+    }
+    Ok(())
 }
 
 /// More than [`SPLITS_MAX`] splits are possible only on Ebla: the others are requested one by one.
-async fn create_table(channel: Channel, id: &str, mut splits: Vec<String>) -> Result<(), Status> {
+async fn create_table(
+    caller: Caller,
+    id: &str,
+    member: Option<&Member>,
+    mut splits: Vec<String>,
+) -> Result<(), Status> {
     let mut later = Vec::new();
     if splits.len() > SPLITS_MAX {
         // Those at first are spread evenly, so that each of their tablets takes about the same number of later ones.
@@ -56,10 +91,11 @@ async fn create_table(channel: Channel, id: &str, mut splits: Vec<String>) -> Re
         splits = at_once.into_iter().map(|(_, key)| key).collect();
         later = one_by_one.into_iter().map(|(_, key)| key).collect();
     }
-    let operate = OperateClient::new(channel.clone());
-    let mut tables = BigtableTableAdminClient::new(channel);
+    let operate = OperateClient::new(caller.clone());
+    let mut tables = BigtableTableAdminClient::new(caller);
     let _absent_is_fine = tables.delete_table(admin::DeleteTableRequest { name: table(id) }).await;
-    let families = HashMap::from([(FAMILY.to_owned(), one_version())]);
+    let names = [FAMILY].into_iter().chain(member.map(|_listed| HIDDEN));
+    let families: HashMap<_, _> = names.map(|name| (name.to_owned(), one_version())).collect();
     let split = |key: String| admin::create_table_request::Split { key: Bytes::from(key) };
     let request = admin::CreateTableRequest {
         parent: INSTANCE.to_owned(),
@@ -90,14 +126,14 @@ fn one_version() -> admin::ColumnFamily {
 
 /// A client of one address.
 pub struct Bigtable {
-    inner: BigtableClient<Channel>,
+    inner: BigtableClient<Caller>,
     table: String,
     wide: String,
 }
 
 impl Bigtable {
-    pub(super) fn new(channel: Channel) -> Self {
-        let inner = BigtableClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    pub(super) fn new(caller: Caller) -> Self {
+        let inner = BigtableClient::new(caller).max_decoding_message_size(MESSAGE_BYTES_MAX);
         Self { inner, table: table(ROWS), wide: table(WIDE) }
     }
 

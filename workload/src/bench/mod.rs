@@ -50,6 +50,8 @@ pub enum Workload {
     Batch,
     /// Replaces the value of one random row on the condition that the row has one (CheckAndMutateRow).
     Check,
+    /// Opens a connection, reads one random row on it, and closes it: with TLS also the handshake. A Bigtable only.
+    Connect,
     /// Workload B of the Yahoo! Cloud Serving Benchmark: of a hundred requests 95 read a row and 5 write one, chosen by Zipf's law.
     YcsbB,
     /// Workload C of the same: all requests read a row, chosen by Zipf's law.
@@ -60,7 +62,7 @@ impl Workload {
     /// Rows in one request; cells for a wide row.
     pub fn rows_per_request(self) -> u64 {
         match self {
-            Self::Write | Self::Read | Self::Check | Self::YcsbB | Self::YcsbC => 1,
+            Self::Write | Self::Read | Self::Check | Self::Connect | Self::YcsbB | Self::YcsbC => 1,
             Self::Scan | Self::Filtered | Self::Batch => 100,
             Self::Wide => WIDE_COLUMNS,
         }
@@ -76,6 +78,7 @@ impl Workload {
             Self::Wide => "wide",
             Self::Batch => "batch",
             Self::Check => "check",
+            Self::Connect => "connect",
             Self::YcsbB => "ycsb-b",
             Self::YcsbC => "ycsb-c",
         }

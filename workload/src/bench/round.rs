@@ -60,8 +60,8 @@ struct Counted {
 }
 
 impl Counted {
-    async fn now(runtime: &Runtime, target: &Target) -> Self {
-        let servers = target.server_counters(runtime).await;
+    async fn now(target: &Target) -> Self {
+        let servers = target.server_counters().await;
         Self { usage: target.processes.usage(), generator_micros: Processes::own().cpu_micros(), servers }
     }
 }
@@ -84,7 +84,7 @@ pub async fn run(
     values: &Values,
 ) -> Result<Round, Error> {
     let requests = Arc::new(Requests::new(workload, plan.rows));
-    let before = Counted::now(runtime, target).await;
+    let before = Counted::now(target).await;
     let stop = Arc::new(AtomicBool::new(false));
     let started = runtime.clock.monotonic();
     let timer = async {
@@ -105,7 +105,7 @@ pub async fn run(
         let one = result.map_err(|_| Error::internal("a bench client was dropped"))??;
         latencies.add(one).map_err(|error| Error::internal(error.to_string()))?;
     }
-    let after = Counted::now(runtime, target).await;
+    let after = Counted::now(target).await;
     Ok(Round {
         rows: latencies.len() * workload.rows_per_request(),
         took: elapsed,

@@ -5,13 +5,15 @@
 
 use std::sync::Arc;
 
+use ebla_client::{BearerToken, Credentials};
+use ebla_model::access::Member;
 use ebla_model::error::Error;
 use ebla_proto::status;
 use ebla_runtime::Runtime;
 use tonic::Status;
 use tonic::transport::Channel;
 
-use super::bigtable::{self, Bigtable};
+use super::bigtable::{self, Bigtable, Caller};
 use super::counters::{self, ServerCounters};
 use super::etcd::{self, Etcd};
 use super::postgres::Postgres;
@@ -43,7 +45,12 @@ pub struct Target {
     pub processes: Processes,
     kind: Kind,
     addresses: Vec<String>,
+    /// The network of its connections: with TLS or without.
+    runtime: Runtime,
     channels: Vec<Channel>,
+    token: Option<BearerToken>,
+    /// The only caller in the lists of the families of its tables.
+    member: Option<Member>,
     /// Instead of channels, for PostgreSQL.
     connections: Vec<Arc<Postgres>>,
 }
@@ -74,7 +81,20 @@ impl Target {
             let count = clients.div_ceil(CLIENTS_PER_CHANNEL).max(addresses.len());
             channels.extend(addresses.iter().cycle().take(count).map(|address| runtime.net.channel(address)));
         }
-        Ok(Self { name: name.to_owned(), processes, kind, addresses, channels, connections })
+        let (name, runtime) = (name.to_owned(), runtime.clone());
+        Ok(Self { name, processes, kind, addresses, runtime, channels, token: None, member: None, connections })
+    }
+
+    /// The same Bigtable, called by the caller whom this token names. With `member` (that caller, who must not be an administrator) its tables
+    /// have lists of families: that of the values has this member only, and another family is hidden from it.
+    #[must_use]
+    pub fn with_caller(self, token: Option<BearerToken>, member: Option<Member>) -> Self {
+        Self { token, member, ..self }
+    }
+
+    /// Calls of its caller on this channel.
+    fn caller(&self, channel: &Channel) -> Caller {
+        Caller::new(channel.clone(), Credentials::new(self.token.clone(), &self.runtime.net))
     }
 
     /// Whether the number of tablets means anything to this system. One that has no tablets is prepared once for all numbers.
@@ -101,10 +121,10 @@ impl Target {
             client.write_rows(&numbers, values).await.map_err(read)?;
         }
         if plan.workloads.contains(&Workload::Wide)
-            && let Client::Bigtable(client) = &mut client
+            && let Client::Bigtable(client, _fresh) = &mut client
             && let Some(channel) = self.channels.first()
         {
-            bigtable::create_wide(channel.clone(), WIDE_ROWS).await.map_err(read)?;
+            bigtable::create_wide(self.caller(channel), self.member.as_ref(), WIDE_ROWS).await.map_err(read)?;
             for number in 0..WIDE_ROWS {
                 client.write_wide(number, values).await.map_err(read)?;
             }
@@ -123,7 +143,7 @@ impl Target {
         if self.kind == Kind::Bigtable
             && let Some(channel) = self.channels.first()
         {
-            bigtable::create(channel.clone(), rows, tablets).await.map_err(read)?;
+            bigtable::create(self.caller(channel), self.member.as_ref(), rows, tablets).await.map_err(read)?;
         }
         if let Some(connection) = self.connections.first() {
             connection.create().await.map_err(read)?;
@@ -134,16 +154,22 @@ impl Target {
     /// A client of one of the channels or connections; `None` when there are none.
     pub fn client(&self, number: usize) -> Option<Client> {
         Some(match self.kind {
-            Kind::Bigtable => Client::Bigtable(Bigtable::new(in_turn(&self.channels, number)?)),
+            Kind::Bigtable => {
+                let client = Bigtable::new(self.caller(&in_turn(&self.channels, number)?));
+                // As the channels go over the addresses.
+                let address = in_turn(&self.addresses, number % self.channels.len().max(1))?;
+                let fresh = FreshConnections { target: self.clone(), address };
+                Client::Bigtable(client, Box::new(fresh))
+            }
             Kind::Etcd | Kind::EtcdLeader => Client::Etcd(Etcd::new(in_turn(&self.channels, number)?)),
             Kind::Postgres => Client::Postgres(in_turn(&self.connections, number)?),
         })
     }
 
     /// The sum of the counters of all its servers; `None` when the system does not report them.
-    pub async fn server_counters(&self, runtime: &Runtime) -> Option<ServerCounters> {
+    pub async fn server_counters(&self) -> Option<ServerCounters> {
         match self.kind {
-            Kind::Bigtable => counters::of_cluster(runtime, self.addresses.first()?).await,
+            Kind::Bigtable => counters::of_cluster(&self.runtime, self.addresses.first()?).await,
             Kind::Etcd | Kind::EtcdLeader | Kind::Postgres => None,
         }
     }
@@ -178,10 +204,23 @@ fn parse(list: &str) -> Result<(Kind, Vec<String>), Error> {
     Ok((kind, addresses))
 }
 
+/// Further connections of a client to its address.
+pub struct FreshConnections {
+    target: Target,
+    address: String,
+}
+
+impl FreshConnections {
+    /// A client on a connection of its own, which is opened at the first call.
+    fn open(&self) -> Bigtable {
+        Bigtable::new(self.target.caller(&self.target.runtime.net.channel(&self.address)))
+    }
+}
+
 /// The protocol client of one closed loop.
 pub enum Client {
     /// Of a Bigtable.
-    Bigtable(Bigtable),
+    Bigtable(Bigtable, Box<FreshConnections>),
     /// Of an etcd.
     Etcd(Etcd),
     /// Of a PostgreSQL.
@@ -196,7 +235,7 @@ impl Client {
     pub async fn request(&mut self, workload: Workload, number: u64, rows: u64, values: &Values) -> Result<(), Status> {
         match workload {
             Workload::Write => match self {
-                Self::Bigtable(client) => client.write_row(number, values).await,
+                Self::Bigtable(client, _fresh) => client.write_row(number, values).await,
                 Self::Etcd(client) => client.write_row(number, values).await,
                 Self::Postgres(client) => client.write_row(number, values).await,
             },
@@ -215,9 +254,13 @@ impl Client {
                 let seen = self.bigtable(workload)?.read_wide(number % WIDE_ROWS).await?;
                 complete(seen, workload.rows_per_request())
             }
+            Workload::Connect => {
+                let Self::Bigtable(_, fresh) = self else { return Err(unsupported(workload)) };
+                complete(fresh.open().read_rows(number, number + 1).await?, 1)
+            }
             Workload::Batch => self.write_rows(&batch_rows(number, rows), values).await,
             Workload::Check => match self {
-                Self::Bigtable(client) => client.replace_row(number, values).await,
+                Self::Bigtable(client, _fresh) => client.replace_row(number, values).await,
                 Self::Etcd(client) => client.replace_row(number, values).await,
                 Self::Postgres(client) => client.replace_row(number, values).await,
             },
@@ -230,7 +273,7 @@ impl Client {
     /// The error of the system; a refused row.
     pub async fn write_rows(&mut self, numbers: &[u64], values: &Values) -> Result<(), Status> {
         match self {
-            Self::Bigtable(client) => client.write_rows(numbers, values).await,
+            Self::Bigtable(client, _fresh) => client.write_rows(numbers, values).await,
             Self::Etcd(client) => client.write_rows(numbers, values).await,
             Self::Postgres(client) => client.write_rows(numbers, values).await,
         }
@@ -238,7 +281,7 @@ impl Client {
 
     async fn read_rows(&mut self, start: u64, end: u64) -> Result<(), Status> {
         let seen = match self {
-            Self::Bigtable(client) => client.read_rows(start, end).await?,
+            Self::Bigtable(client, _fresh) => client.read_rows(start, end).await?,
             Self::Etcd(client) => client.read_rows(start, end).await?,
             Self::Postgres(client) => client.read_rows(start, end).await?,
         };
@@ -247,16 +290,18 @@ impl Client {
 
     fn bigtable(&mut self, workload: Workload) -> Result<&mut Bigtable, Status> {
         match self {
-            Self::Bigtable(client) => Ok(client),
-            Self::Etcd(_) | Self::Postgres(_) => {
-                let message = format!(
-                    "workload {} is not supported by this target, only by a Bigtable: remove the workload or the peer",
-                    workload.name()
-                );
-                Err(status::to_status(&Error::invalid(message)))
-            }
+            Self::Bigtable(client, _fresh) => Ok(client),
+            Self::Etcd(_) | Self::Postgres(_) => Err(unsupported(workload)),
         }
     }
+}
+
+fn unsupported(workload: Workload) -> Status {
+    let message = format!(
+        "workload {} is not supported by this target, only by a Bigtable: remove the workload or the peer",
+        workload.name()
+    );
+    status::to_status(&Error::invalid(message))
 }
 
 /// A hundred rows from `number` on, or the last hundred.

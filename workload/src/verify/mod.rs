@@ -33,4 +33,4 @@ pub use finding::{Anomaly, Finding};
 pub use history::{History, Moment};
 pub use load::{Load, Plan, Running};
 pub use report::{Counts, Report, Stall};
-pub use store::{Endpoint, Store, create_table, endpoints};
+pub use store::{Endpoint, Store, create_table, create_table_of, endpoints, endpoints_of};

@@ -8,7 +8,7 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 use ebla_client::table::ReadOptions;
-use ebla_client::{Client, Direction, Table};
+use ebla_client::{Admin, Client, Direction, Table};
 use ebla_model::cell::Row;
 use ebla_model::error::{Error, ErrorKind};
 use ebla_model::filter::Filter;
@@ -135,11 +135,13 @@ pub struct Endpoint<S> {
 
 /// The table `name` through the public API at each of the addresses.
 pub fn endpoints(addresses: &[String], name: &TableName, runtime: &Runtime) -> Vec<Endpoint<Table>> {
-    let endpoint = |address: &String| Endpoint {
-        name: address.clone(),
-        store: Client::endpoint(address, runtime.clone()).table(name),
-    };
-    addresses.iter().map(endpoint).collect()
+    let client = |address: &str| Client::endpoint(address, runtime.clone());
+    endpoints_of(addresses, name, client)
+}
+
+/// As [`endpoints`], through a client for each address, such as one with the token of a caller.
+pub fn endpoints_of(addresses: &[String], name: &TableName, client: impl Fn(&str) -> Client) -> Vec<Endpoint<Table>> {
+    addresses.iter().map(|address| Endpoint { name: address.clone(), store: client(address).table(name) }).collect()
 }
 
 /// Creates the load's table at `address`, pre-split into `slots` tablets. An existing table is used unchanged.
@@ -147,8 +149,15 @@ pub fn endpoints(addresses: &[String], name: &TableName, runtime: &Runtime) -> V
 /// # Errors
 /// The error of the server.
 pub async fn create_table(address: &str, name: &TableName, slots: u32, runtime: &Runtime) -> Result<(), Error> {
+    create_table_of(&Client::endpoint(address, runtime.clone()).admin(), name, slots).await
+}
+
+/// As [`create_table`], by the caller of these admin calls.
+///
+/// # Errors
+/// The error of the server.
+pub async fn create_table_of(admin: &Admin, name: &TableName, slots: u32) -> Result<(), Error> {
     let families: Vec<_> = FAMILIES.iter().map(|name| ((*name).to_owned(), Some(GcRule::MaxVersions(1)))).collect();
-    let admin = Client::endpoint(address, runtime.clone()).admin();
     match admin.create_table(name, &families, &Layout::splits(slots)).await {
         Err(error) if error.reason == ebla_model::error::Reason::AlreadyExists => Ok(()),
         other => other,

@@ -5,7 +5,7 @@ use ebla_runtime::Runtime;
 
 use crate::commands::{ClusterArguments, status};
 use crate::output::Failure;
-use crate::snapshot::ServerSnapshot;
+use ebla_client::snapshot::ServerSnapshot;
 
 /// How a tablet server is named on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]

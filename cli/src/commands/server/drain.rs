@@ -221,7 +221,7 @@ fn render(replicas: &[DrainedReplica]) -> String {
     table.render()
 }
 
-fn to_json(server: ServerId, reply: &DrainServerReply) -> Value {
+pub(in crate::commands) fn to_json(server: ServerId, reply: &DrainServerReply) -> Value {
     let replica = |one: &DrainedReplica| {
         json!({
             "group": one.group,

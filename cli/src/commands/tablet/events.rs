@@ -1,11 +1,8 @@
-//! `ebla tablet history` and `ebla tablet events`: what METADATA has recorded of tablets.
+//! `ebla tablet history` and `ebla tablet events`: what METADATA has recorded of tablets. `ebla events` shows that too.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
-
-use ebla_client::metadata::{TabletEvent, TabletEvents};
-use ebla_model::Micros;
-use ebla_model::id::{Generation, TableId, TabletId};
+use ebla_client::history::{TableEvent, last, of_key, of_tablet};
+use ebla_client::metadata::TabletEvents;
+use ebla_model::id::TabletId;
 use ebla_model::key::RowKey;
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
@@ -38,13 +35,6 @@ impl Selection {
     }
 }
 
-/// An event with the table of its tablet.
-#[derive(Clone, Debug)]
-struct Shown {
-    table: TableId,
-    event: TabletEvent,
-}
-
 /// Shows the history of a tablet, the oldest event first.
 pub(super) async fn history(
     cluster: &ClusterArguments,
@@ -61,7 +51,7 @@ pub(super) async fn history(
 }
 
 /// Shows the last events of all tablets, or of those of a table, the oldest one first.
-pub(in crate::commands) async fn events(
+pub(super) async fn events(
     cluster: &ClusterArguments,
     table: Option<&str>,
     number: usize,
@@ -73,83 +63,12 @@ pub(in crate::commands) async fn events(
     Ok(())
 }
 
-/// Shows the last events, then new ones as METADATA records them, until stdout is closed.
-pub(in crate::commands) async fn follow(
-    cluster: &ClusterArguments,
-    table: Option<&str>,
-    number: usize,
-    period: Duration,
-    runtime: &Runtime,
-) -> Result<(), Failure> {
-    let name = table.map(|table| cluster.table(table)).transpose()?;
-    let client = cluster.client(runtime).await?;
-    let mut new = New::default();
-    let shown = last(client.tablet_events(name.as_ref()).await?, usize::MAX);
-    let mut shown = new.among(shown);
-    shown.drain(..shown.len().saturating_sub(number));
-    if cluster.output == Format::Table {
-        output::print(&heading().render());
-    }
-    while !output::is_closed() {
-        for one in &shown {
-            match cluster.output {
-                Format::Json => output::print_json(&to_json(one)),
-                Format::Table => output::print(&line(one)),
-            }
-        }
-        tokio::time::sleep(period).await;
-        shown = new.among(last(client.tablet_events(name.as_ref()).await?, usize::MAX));
-    }
-    Ok(())
+/// The last events as JSON.
+pub(in crate::commands) fn document(rows: Vec<TabletEvents>, number: usize) -> Value {
+    json!(last(rows, number).iter().map(to_json).collect::<Vec<_>>())
 }
 
-/// Finds the events that were not there before.
-#[derive(Debug, Default)]
-struct New {
-    seen: BTreeSet<(Micros, TabletId, Generation, String)>,
-}
-
-impl New {
-    /// Those of `events` that are in none of the earlier lists. What METADATA has forgotten is forgotten here too, so the memory is
-    /// bounded by what METADATA keeps.
-    fn among(&mut self, events: Vec<Shown>) -> Vec<Shown> {
-        let id = |one: &Shown| (one.event.time, one.event.tablet, one.event.generation, one.event.what.clone());
-        let before = std::mem::replace(&mut self.seen, events.iter().map(id).collect());
-        events.into_iter().filter(|one| !before.contains(&id(one))).collect()
-    }
-}
-
-/// The events of the rows that list the tablet, or have listed it.
-fn of_tablet(rows: Vec<TabletEvents>, tablet: TabletId) -> Vec<Shown> {
-    let is_of =
-        |row: &TabletEvents| row.descriptor.tablet == tablet || row.events.iter().any(|event| event.tablet == tablet);
-    in_order(rows.into_iter().filter(is_of))
-}
-
-/// The events of the row that lists the tablet with the key: the newest one, while a merge has left an old row behind.
-fn of_key(rows: Vec<TabletEvents>, key: &RowKey) -> Vec<Shown> {
-    let with_key = rows.into_iter().filter(|row| row.descriptor.range.contains(key.as_bytes()));
-    in_order(with_key.max_by_key(|row| row.descriptor.generation).into_iter())
-}
-
-/// The last events.
-fn last(rows: Vec<TabletEvents>, number: usize) -> Vec<Shown> {
-    let mut events = in_order(rows.into_iter());
-    events.drain(..events.len().saturating_sub(number));
-    events
-}
-
-/// The events of these rows, ascending by time.
-fn in_order(rows: impl Iterator<Item = TabletEvents>) -> Vec<Shown> {
-    let shown = rows.flat_map(|TabletEvents { descriptor, events }| {
-        events.into_iter().map(move |event| Shown { table: descriptor.table, event })
-    });
-    let mut shown: Vec<Shown> = shown.collect();
-    shown.sort_by_key(|Shown { event, .. }| (event.time, event.generation, event.tablet));
-    shown
-}
-
-fn print(events: &[Shown], format: Format) {
+fn print(events: &[TableEvent], format: Format) {
     match format {
         Format::Json => output::print_json(&json!(events.iter().map(to_json).collect::<Vec<_>>())),
         Format::Table if events.is_empty() => output::note("no events"),
@@ -157,24 +76,18 @@ fn print(events: &[Shown], format: Format) {
     }
 }
 
-fn render(events: &[Shown]) -> String {
+fn render(events: &[TableEvent]) -> String {
     let mut table = heading();
     events.iter().for_each(|one| table.row(cells(one)));
     table.render()
 }
 
-fn heading() -> Table {
+pub(in crate::commands) fn heading() -> Table {
     Table::new(&["TIME", "TABLE", "TABLET", "GENERATION", "EVENT", "CAUSE", "RECORDED BY", "DETAIL"])
 }
 
-/// One event without a heading.
-fn line(one: &Shown) -> String {
-    let mut table = Table::default();
-    table.row(cells(one));
-    table.render()
-}
-
-fn cells(Shown { table, event }: &Shown) -> Vec<String> {
+/// One event, as a row below [`heading`].
+pub(in crate::commands) fn cells(TableEvent { table, event }: &TableEvent) -> Vec<String> {
     vec![
         output::time(event.time),
         table.to_string(),
@@ -187,7 +100,8 @@ fn cells(Shown { table, event }: &Shown) -> Vec<String> {
     ]
 }
 
-fn to_json(Shown { table, event }: &Shown) -> Value {
+/// One event as JSON.
+pub(in crate::commands) fn to_json(TableEvent { table, event }: &TableEvent) -> Value {
     json!({
         "time_micros": event.time.get(),
         "table": table.get(),
@@ -202,7 +116,9 @@ fn to_json(Shown { table, event }: &Shown) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use ebla_model::id::ServerId;
+    use ebla_client::metadata::TabletEvent;
+    use ebla_model::Micros;
+    use ebla_model::id::{Generation, ServerId, TableId};
     use ebla_model::key::KeyRange;
     use ebla_model::metadata::TabletDescriptor;
 
@@ -232,7 +148,7 @@ mod tests {
         ]
     }
 
-    fn words(events: &[Shown]) -> Vec<(i64, u64, &str)> {
+    fn words(events: &[TableEvent]) -> Vec<(i64, u64, &str)> {
         events.iter().map(|one| (one.event.time.get(), one.event.tablet.get(), one.event.what.as_str())).collect()
     }
 
@@ -244,23 +160,12 @@ mod tests {
         assert_eq!(words(&of_tablet(rows(), TabletId::new(9))), []);
         assert_eq!(words(&of_key(rows(), &RowKey::new("c"))), [all[1]]);
         assert_eq!(words(&of_key(rows(), &RowKey::new("m"))), [all[0], all[2], all[3]]);
-        assert_eq!(words(&last(rows(), 2)), all[2..]);
-        assert_eq!(words(&last(rows(), 50)), all);
-    }
-
-    #[test]
-    fn only_new_events_follow() {
-        let mut new = New::default();
-        assert_eq!(words(&new.among(last(rows(), 50))).len(), 4);
-        assert_eq!(words(&new.among(last(rows(), 50))), []);
-        let more = || vec![row(8, "m", "", &[(5, 8, "moved"), (6, 8, "elected")])];
-        assert_eq!(words(&new.among(last(more(), 50))), [(6, 8, "elected")]);
-        assert_eq!(words(&new.among(last(more(), 50))), []);
+        assert_eq!(words(&last(rows(), usize::MAX)), all);
     }
 
     #[test]
     fn events_are_shown_with_who_recorded_them() {
-        let text = render(&last(rows(), 4));
+        let text = render(&last(rows(), usize::MAX));
         assert!(text.contains("master") && text.contains("server 1"), "{text}");
         assert_eq!(text.lines().count(), 5);
     }

@@ -2,20 +2,23 @@
 
 use std::collections::BTreeMap;
 
+use ebla_client::Client;
+use ebla_client::locate::LeaderHint;
 use ebla_model::capacity::readable_bytes;
 use ebla_model::id::TabletId;
 use ebla_model::metadata::TabletDescriptor;
+use ebla_model::schema::TableName;
 use ebla_model::tablet_load::TabletLoad;
 use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
-use super::short;
-use crate::commands::ClusterArguments;
-use crate::encoding;
+use super::{mark_leader, servers, short};
+use crate::commands::{ClusterArguments, within_seconds};
 use crate::output::{self, Failure, Format, Table};
+use ebla_client::encoding;
 
 /// Sizes in bytes and loads, by tablet.
-type Loads = BTreeMap<TabletId, (u64, TabletLoad)>;
+pub(super) type Loads = BTreeMap<TabletId, (u64, TabletLoad)>;
 
 /// Lists the tablets of a table with their loads.
 pub(super) async fn list(cluster: &ClusterArguments, table: &str, runtime: &Runtime) -> Result<(), Failure> {
@@ -37,23 +40,67 @@ pub(super) async fn list(cluster: &ClusterArguments, table: &str, runtime: &Runt
 fn render(tablets: &[TabletDescriptor], loads: &Loads) -> String {
     let mut table = Table::new(&["TABLET", "GROUP", "START", "END", "SIZE", "READS/S", "WRITES/S", "HOT ROW"]);
     for tablet in tablets {
-        let known = loads.get(&tablet.tablet);
-        let shown = |value: &dyn Fn(&(u64, TabletLoad)) -> String| known.map_or_else(|| "?".to_owned(), value);
-        table.row(vec![
+        let mut row = vec![
             tablet.tablet.to_string(),
             tablet.group.to_string(),
             short(tablet.range.start()),
             tablet.range.end().map_or("(end)".to_owned(), short),
-            shown(&|(bytes, _load)| readable_bytes(*bytes)),
-            shown(&|(_bytes, load)| load.reads_per_second.to_string()),
-            shown(&|(_bytes, load)| load.writes_per_second.to_string()),
-            shown(&|(_bytes, load)| load.hot_row.as_ref().map(short).unwrap_or_default()),
-        ]);
+        ];
+        row.extend(load_cells(loads.get(&tablet.tablet)));
+        table.row(row);
     }
     table.render()
 }
 
-fn to_json(tablet: &TabletDescriptor, known: Option<&(u64, TabletLoad)>) -> Value {
+/// The loads of a table's tablets; none, with a note, when they are not known.
+pub(super) async fn known(client: &Client, name: &TableName) -> Loads {
+    within_seconds(client.admin()).tablet_loads(name).await.unwrap_or_else(|error| {
+        output::note(&format!("sizes and loads are unknown: {error}"));
+        Loads::new()
+    })
+}
+
+/// Tablets with their servers and their loads.
+pub(super) fn render_wide(tablets: &[(TabletDescriptor, Option<LeaderHint>)], loads: &Loads) -> String {
+    let mut table = Table::new(&[
+        "TABLET",
+        "GROUP",
+        "GENERATION",
+        "START",
+        "END",
+        "SERVERS (* LEADS)",
+        "SIZE",
+        "READS/S",
+        "WRITES/S",
+        "HOT ROW",
+    ]);
+    for (tablet, leader) in tablets {
+        let mut row = vec![
+            tablet.tablet.to_string(),
+            tablet.group.to_string(),
+            tablet.generation.to_string(),
+            short(tablet.range.start()),
+            tablet.range.end().map_or("(end)".to_owned(), short),
+            mark_leader(&servers(tablet), leader.map(|leader| leader.server.get())),
+        ];
+        row.extend(load_cells(loads.get(&tablet.tablet)));
+        table.row(row);
+    }
+    table.render()
+}
+
+/// Size, reads, writes and hot row.
+fn load_cells(known: Option<&(u64, TabletLoad)>) -> [String; 4] {
+    let shown = |value: &dyn Fn(&(u64, TabletLoad)) -> String| known.map_or_else(|| "?".to_owned(), value);
+    [
+        shown(&|(bytes, _load)| readable_bytes(*bytes)),
+        shown(&|(_bytes, load)| load.reads_per_second.to_string()),
+        shown(&|(_bytes, load)| load.writes_per_second.to_string()),
+        shown(&|(_bytes, load)| load.hot_row.as_ref().map(short).unwrap_or_default()),
+    ]
+}
+
+pub(in crate::commands) fn to_json(tablet: &TabletDescriptor, known: Option<&(u64, TabletLoad)>) -> Value {
     let load = known.map(|(_bytes, load)| load);
     json!({
         "tablet": tablet.tablet.get(),
@@ -93,6 +140,10 @@ mod tests {
         assert_eq!(lines[1][2..4], ["(start)", "m"]);
         assert_eq!(lines[1][lines[1].len() - 3..], ["1200", "30", "k"]);
         assert_eq!(lines[2][4..], ["?", "?", "?", "?"]);
+        let wide = render_wide(&tablets.clone().map(|tablet| (tablet, None)), &loads);
+        let lines: Vec<Vec<&str>> = wide.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[1], ["7", "7", "1", "(start)", "m", "1", "64.0", "MiB", "1200", "30", "k"]);
+        assert_eq!(lines[2][5..], ["1", "?", "?", "?", "?"]);
         assert_eq!(to_json(&tablets[1], None)["reads_per_second"], Value::Null);
         assert_eq!(to_json(&tablets[0], loads.get(&TabletId::new(7)))["hot_row"], "aw==");
     }

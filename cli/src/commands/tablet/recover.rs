@@ -95,7 +95,7 @@ fn last_write(group: &RecoveredGroup) -> String {
     }
 }
 
-fn to_json(reply: &RecoverTabletsReply, mode: ExecutionMode) -> Value {
+pub(in crate::commands) fn to_json(reply: &RecoverTabletsReply, mode: ExecutionMode) -> Value {
     let one = |group: &RecoveredGroup| {
         let last = group.last.unwrap_or_default();
         json!({

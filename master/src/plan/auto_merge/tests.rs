@@ -1,6 +1,6 @@
 //! Merges of a simulated table until nothing is left to merge, and what a master knows of its merges.
 
-use ebla_model::id::{Generation, Incarnation, LogId, ReplicaId, SchemaVersion, ServerId, Term};
+use ebla_model::id::{Generation, LogId, ReplicaId, SchemaVersion, ServerId, Term};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::GroupDescriptor;
 use ebla_model::schema::{TableName, TableSchema, TableState};
@@ -8,7 +8,7 @@ use ebla_model::tablet_load::TabletLoad;
 use ebla_model::time::Micros;
 
 use super::*;
-use crate::cluster::{Registration, ReplicaReport, Role, Server, ServerReport};
+use crate::cluster::{ReplicaReport, Role, Server, ServerReport};
 use crate::plan::failure_detector::FailureDetector;
 use crate::plan::replica_balance::ReplicaBalance;
 
@@ -90,15 +90,7 @@ impl Simulation {
         let name = TableName::from_parts("p", "i", "t").unwrap();
         let schema = TableSchema::new(TABLE, name, []).unwrap();
         let report = ServerReport { replicas: replicas.into_values().collect(), ..ServerReport::default() };
-        let server_entry = Server {
-            address: String::new(),
-            incarnation: Incarnation::new(1),
-            release: String::new(),
-            registration: Registration::Registered,
-            zone: None,
-            report: Some(report),
-            later_epoch: false,
-        };
+        let server_entry = Server::registered(Some(report));
         ClusterSnapshot {
             servers: [(server, server_entry)].into(),
             tables: [(TABLE, TableSchema { state: TableState::Active, ..schema })].into(),

@@ -1,12 +1,12 @@
 //! The findings of a check: gaps, overlaps, replicas that differ, actions.
 
-use ebla_model::id::{GroupId, Incarnation, LogIndex, Term};
+use ebla_model::id::{GroupId, LogIndex, Term};
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::GroupDescriptor;
 use ebla_model::time::Micros;
 
 use super::*;
-use crate::cluster::{GroupPlan, GroupProgress, Registration, ReplicaReport, Role, Server, ServerReport};
+use crate::cluster::{GroupPlan, GroupProgress, ReplicaReport, Role, Server, ServerReport};
 
 fn tablet(id: u64, start: &'static str, end: Option<&'static str>) -> TabletDescriptor {
     let range = KeyRange::new(RowKey::new(start), end.map(RowKey::new)).unwrap();
@@ -110,15 +110,7 @@ fn a_new_group_whose_replicas_all_run_is_complete() {
         heard: BTreeSet::new(),
         group,
     };
-    let server_entry = Server {
-        address: String::new(),
-        incarnation: Incarnation::new(1),
-        release: String::new(),
-        registration: Registration::Registered,
-        zone: None,
-        report: Some(ServerReport { replicas: vec![replica], ..ServerReport::default() }),
-        later_epoch: false,
-    };
+    let server_entry = Server::registered(Some(ServerReport { replicas: vec![replica], ..ServerReport::default() }));
     cluster.servers.insert(server, server_entry);
     assert!(is_only_recorded(&cluster, &finish));
 }

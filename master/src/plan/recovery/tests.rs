@@ -290,6 +290,68 @@ fn policies_that_an_emptied_chubby_lacks_are_written_before_the_tables() {
 }
 
 #[test]
+fn authorized_views_that_an_emptied_chubby_lacks_are_written_with_their_policies() {
+    let view = paths::view(TableId::new(5), "german");
+    let gone = paths::view(TableId::new(4), "old");
+    let copies = [(1, &*view, &b"before"[..]), (2, &view, b"now"), (3, &view, b"now"), (2, &gone, b"deleted")];
+    let evidence = servers_with_policies(&[schema(5, "t", 2)], &copies);
+    let mut chubby = ChubbyContent { lock: Revision::new(50), ..ChubbyContent::default() };
+    let found = recovery(&chubby, &evidence, &BTreeSet::new()).unwrap();
+    assert_eq!(found.steps[0], Step::WriteAccess(view.clone(), Bytes::from_static(b"now")));
+    assert_eq!(found.steps[0].to_string(), "write authorized view german of table 5");
+    let views = found.steps.iter().filter(|step| matches!(step, Step::WriteAccess(..))).count();
+    assert_eq!(views, 1, "a table that does not exist gets no views");
+    let is_table = |step: &Step| matches!(step, Step::WriteTable(_));
+    assert!(found.steps.iter().position(is_table) > Some(0), "a table is not without its views for a moment");
+    assert!(found.findings.iter().any(|finding| finding.contains("different copies of authorized view german")));
+    chubby.access.insert(view);
+    let found = recovery(&chubby, &evidence, &BTreeSet::new()).unwrap();
+    assert!(!found.steps.iter().any(|step| matches!(step, Step::WriteAccess(..))), "that of Chubby stays");
+}
+
+/// Five servers that know table 5, of which the first `with` have this file.
+fn five_servers(path: &str, with: u64) -> BTreeMap<ServerId, ServerEvidence> {
+    let schema = schema(5, "t", 2);
+    let mut evidence = servers(std::slice::from_ref(&schema));
+    for number in 1..=5 {
+        let known = evidence
+            .entry(ServerId::new(number))
+            .or_insert_with(|| ServerEvidence { groups: BTreeMap::new(), ..server(group(1, 9, &[])) });
+        known.schemas = vec![schema.clone()];
+        if number <= with {
+            known.access.insert(path.to_owned(), Bytes::from_static(b"content"));
+        }
+    }
+    evidence
+}
+
+#[test]
+fn a_view_that_most_servers_do_not_have_stays_deleted() {
+    let view = paths::view(TableId::new(5), "german");
+    let empty = ChubbyContent { lock: Revision::new(50), ..ChubbyContent::default() };
+    let recovered = |path: &str, with| {
+        let found = recovery(&empty, &five_servers(path, with), &BTreeSet::new()).unwrap();
+        let is_written = found.steps.iter().any(|step| matches!(step, Step::WriteAccess(..)));
+        let findings: Vec<_> = found.findings.into_iter().filter(|finding| finding.contains("servers")).collect();
+        (is_written, findings.join("\n"))
+    };
+    for with in [1, 2] {
+        let (is_written, findings) = recovered(&view, with);
+        assert!(!is_written && findings.contains("authorized view german of table 5 is not written"), "{findings}");
+        assert!(findings.contains("`ebla view create`"), "{findings}");
+    }
+    for with in [3, 4] {
+        let (is_written, findings) = recovered(&view, with);
+        assert!(is_written && findings.contains("have no copies of authorized view german of table 5"), "{findings}");
+    }
+    let (is_written, findings) = recovered(&view, 5);
+    assert!(is_written && !findings.contains("german"), "{findings}");
+    // Without policies the lists of families are gone.
+    let (is_written, findings) = recovered(&paths::table_access(TableId::new(5)), 1);
+    assert!(is_written && findings.contains("4 of the servers that know the table have no policies"), "{findings}");
+}
+
+#[test]
 fn policies_of_chubby_stay_and_a_complete_chubby_gets_none() {
     let tables = [schema(5, "t", 2)];
     let path = paths::table_access(TableId::new(5));

@@ -13,6 +13,7 @@ use ebla_mounttable_server::testing::FakeMountTable;
 use ebla_mounttable_tree::{Reason, Target};
 use ebla_runtime::{Clock, Runtime};
 
+use crate::secured;
 use crate::world::{HOUR, NOBODY, World, address, builder};
 
 /// The name of the greeters.
@@ -20,7 +21,7 @@ const NAME: &str = "demo/greeter";
 
 /// A world with a running clock, for connections.
 async fn world() -> (FakeMountTable, Namespace, Runtime) {
-    let runtime = Runtime { clock: Clock::system(), ..Runtime::system("test") };
+    let runtime = Runtime { clock: Clock::system(), ..secured::runtime() };
     let table = FakeMountTable::start(&runtime).await.unwrap();
     let names = builder(&table, &runtime).build().unwrap();
     (table, names, runtime)

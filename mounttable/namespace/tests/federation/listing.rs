@@ -7,6 +7,7 @@ use ebla_mounttable_tree::{Reason, Target};
 use ebla_runtime::{Net, Runtime};
 use futures::StreamExt;
 
+use crate::secured;
 use crate::world::{NOBODY, Noted, World, globbed};
 
 /// Nested tables, and other servers.
@@ -75,7 +76,9 @@ async fn a_server_that_cannot_have_more_is_not_asked() {
         world.names.unmount("mt4/foo/bar/glob", None).await.unwrap().all().unwrap();
         world.mount("mt4/foo/bar/glob", &server, Target::Object).await.unwrap();
         let noted = Noted::new();
-        let runtime = Runtime { net: Net::custom(Arc::new(noted.clone())), ..Runtime::system("test") };
+        let net = Net::custom(Arc::new(noted.clone()));
+        let net = secured::secured().map_or(net.clone(), |secured| net.with_tls(secured.tls));
+        let runtime = Runtime { net, ..Runtime::system("test") };
         let roots = Roots::new([world.at("root").as_str()]).unwrap();
         let names = Namespace::builder(runtime).roots(roots).identity("test").build().unwrap();
         let listed = globbed(&names, pattern).await;

@@ -7,9 +7,9 @@ use ebla_mounttable_namespace::publisher::{PERIOD, PairState, Publisher, Publish
 use ebla_mounttable_namespace::{Caching, Namespace, Roots};
 use ebla_mounttable_server::testing::FakeMountTable;
 use ebla_mounttable_tree::{Reason, Target};
-use ebla_runtime::Runtime;
 use futures::StreamExt;
 
+use crate::secured;
 use crate::world::{World, address, builder};
 
 /// Waits for a status, at most 30 s.
@@ -53,7 +53,7 @@ async fn every_server_is_mounted_under_every_name_until_it_is_removed() {
 /// T106
 #[tokio::test]
 async fn without_roots_nothing_is_mounted_or_unmounted() {
-    let names = Namespace::builder(Runtime::system("test")).build().unwrap();
+    let names = Namespace::builder(secured::runtime()).build().unwrap();
     let publisher = Publisher::start(&names, PERIOD);
     publisher.add_name("a", Target::Object).await;
     publisher.add_server(address("/h:1")).await;
@@ -87,7 +87,7 @@ async fn mounts_of_a_killed_publisher_expire() {
 #[tokio::test]
 async fn a_table_that_comes_back_empty_gets_its_mounts_again() {
     let world = World::new(&[]).await;
-    let runtime = Runtime::system("test");
+    let runtime = secured::runtime();
     let names = Namespace::builder(runtime.clone()).roots(world.names.roots()).identity("test").build().unwrap();
     let publisher = Publisher::start(&names, Duration::from_secs(1));
     publisher.add_name("a", Target::Object).await;

@@ -2,8 +2,8 @@
 
 use ebla_mounttable_namespace::{Namespace, Roots};
 use ebla_mounttable_tree::{Reason, Target};
-use ebla_runtime::Runtime;
 
+use crate::secured;
 use crate::world::{NOBODY, World};
 
 const TABLES: [&str; 5] = ["mt1", "mt2", "mt3", "mt4", "mt5"];
@@ -114,7 +114,7 @@ async fn dead_roots_are_skipped() {
     let world = World::new(&[]).await;
     world.mount("a", "/h:1", Target::Object).await.unwrap();
     let root = world.at("root");
-    let builder = || Namespace::builder(Runtime::system("test")).identity("test");
+    let builder = || Namespace::builder(secured::runtime()).identity("test");
     let names = builder().roots(Roots::new([NOBODY, root.as_str()]).unwrap()).build().unwrap();
     assert_eq!(names.resolve("a").await.unwrap().names(), ["/h:1"]);
     let names = builder().roots(Roots::new([NOBODY]).unwrap()).build().unwrap();

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use ebla_mounttable_namespace::{MountOptions, Namespace, Roots};
 use ebla_mounttable_tree::messages::{self, BEARER_HEADER};
 use ebla_mounttable_tree::{Error, Reason, Target};
-use ebla_runtime::{ServeOptions, serve};
+use ebla_runtime::{Net, Runtime, ServeOptions, serve};
 use futures::StreamExt;
 use parking_lot::Mutex;
 use tonic::body::Body;
@@ -16,6 +16,7 @@ use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
 use tonic::service::Routes;
 
+use crate::secured;
 use crate::world::{HOUR, World, address, globbed};
 
 /// A server that records the callers' tokens (empty: a call without one), and refuses all calls.
@@ -77,9 +78,19 @@ async fn read_everything(names: &Namespace) -> Vec<Error> {
 }
 
 #[tokio::test]
+async fn a_token_without_tls_needs_a_permission() {
+    let plain = || Namespace::builder(Runtime { net: Net::tcp(), ..secured::runtime() });
+    let refused = plain().token("secret").build().unwrap_err();
+    assert!(refused.reason == Reason::BadRequest && refused.message.contains("--insecure-token"), "{refused:?}");
+    assert!(!refused.message.contains("secret"));
+    plain().token("secret").allow_plaintext_token().build().unwrap();
+    plain().identity("claimed").build().unwrap();
+}
+
+#[tokio::test]
 async fn a_mounted_server_does_not_receive_the_token() {
     let (world, recorder, address) = world().await;
-    let names = world.builder("root").token("secret").build().unwrap();
+    let names = world.builder("root").token("secret").allow_plaintext_token().build().unwrap();
     assert_eq!(globbed(&names, "*/*").await, ["a: NO_ACCESS"]);
     for error in read_everything(&names).await {
         assert!(error.message.contains("the token was not sent"), "{error:?}");
@@ -96,7 +107,7 @@ async fn a_mounted_server_does_not_receive_the_token() {
 async fn a_mounted_server_receives_the_token_if_the_caller_asks_for_that() {
     let (world, recorder, address) = world().await;
     let servers = Roots::new([address.as_str()]).unwrap();
-    let names = world.builder("root").token("secret").token_servers(servers).build().unwrap();
+    let names = world.builder("root").token("secret").allow_plaintext_token().token_servers(servers).build().unwrap();
     assert_eq!(globbed(&names, "*/*").await, ["a: NO_ACCESS"]);
     for error in read_everything(&names).await {
         assert!(!error.message.contains("token"), "{error:?}");

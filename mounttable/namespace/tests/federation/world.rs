@@ -14,6 +14,8 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
+use crate::secured;
+
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 
 /// Tables by name, with a root.
@@ -32,7 +34,7 @@ pub(crate) fn builder(table: &FakeMountTable, runtime: &Runtime) -> Builder {
 impl World {
     /// A root and these other tables, not mounted yet. Its clock is manual.
     pub(crate) async fn new(others: &[&'static str]) -> Self {
-        let runtime = Runtime { clock: Clock::manual(), ..Runtime::system("test") };
+        let runtime = Runtime { clock: Clock::manual(), ..secured::runtime() };
         let mut tables = BTreeMap::new();
         for name in others.iter().chain(&["root"]) {
             tables.insert(*name, FakeMountTable::start(&runtime).await.unwrap());

@@ -300,7 +300,7 @@ impl Trusted {
         if !claims.aud.has(&self.audience) {
             return Err(refused("the token has another audience"));
         }
-        let (begin, end) = (claims.nbf.map_or(Micros::ZERO, micros), micros(claims.exp));
+        let (begin, end) = (Micros::from_secs_f64(claims.nbf.unwrap_or_default()), Micros::from_secs_f64(claims.exp));
         Ok(VerifiedToken { names: names(issuer, claims)?, begin, end })
     }
 }
@@ -400,12 +400,6 @@ fn escaped(text: &str) -> String {
         }
     }
     out
-}
-
-/// A claim's seconds since 1970, perhaps with a fraction. Values out of range saturate.
-#[expect(clippy::cast_possible_truncation, reason = "a conversion from floats saturates")]
-fn micros(seconds: f64) -> Micros {
-    Micros::new((seconds * 1e6) as i64)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! Every call over a real connection, with the exact code and reason of each error. The storage is in memory, and the
-//! server's clock is manual.
+//! server's clock is manual. With `EBLA_SECURITY=on` all connections have TLS.
 
 #![expect(
     clippy::unwrap_used,
@@ -15,6 +15,7 @@ mod gateway;
 mod inputs;
 mod names;
 mod refusals;
+mod secured;
 mod seeding;
 mod streams;
 mod world;

@@ -19,6 +19,7 @@ use ebla_runtime::{Clock, Runtime};
 use tonic::transport::Channel;
 use tonic::{Code, Request};
 
+use crate::secured;
 use crate::world::{as_alice, by, mount, ok, permissions, refusal};
 
 /// A server of the table in `memory`, as a process with this permissions file would start it.
@@ -28,7 +29,7 @@ async fn start(
     superuser: Option<&str>,
     file: Option<&str>,
 ) -> (Server, MountTableClient<Channel>) {
-    let runtime = Runtime { clock: Clock::manual(), ..Runtime::system("test") };
+    let runtime = Runtime { clock: Clock::manual(), ..secured::runtime() };
     let nodes = file.map(|text| file::parse(text, &Permissions::default()).unwrap()).unwrap_or_default();
     let config = ServerConfig {
         listen: "127.0.0.1:0".to_owned(),
@@ -70,7 +71,7 @@ async fn callers_without_a_token_have_no_rights_in_a_new_table() {
 async fn callers_without_a_token_have_no_rights_in_a_table_that_is_set_up_again() {
     let superuser = Some("login.example.org:g:ops");
     let (server, mut names) = start(&MemoryStore::default(), tokens(), superuser, None).await;
-    let mut admin = MountTableAdminClient::new(Runtime::system("test").net.channel(server.address()));
+    let mut admin = MountTableAdminClient::new(secured::runtime().net.channel(server.address()));
     let destroy = wire::DestroyRequest { table: "names".to_owned() };
     let refused = admin.destroy(Request::new(destroy.clone())).await;
     assert_eq!(refusal(refused), (Code::PermissionDenied, Reason::NoAccess));

@@ -18,6 +18,8 @@ use ebla_runtime::{Clock, Runtime};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
+use crate::secured;
+
 /// The name of the table.
 pub(crate) const TABLE: &str = "names";
 
@@ -45,7 +47,7 @@ impl World {
     /// As [`Self::with`], and the server sweeps at this interval. Then empty nodes stay: a sweep would remove those of a mount in progress.
     pub(crate) async fn with_sweeps(identity: AuthMethod, sweep_period: Duration) -> Self {
         let clock = Clock::manual();
-        let runtime = Runtime { clock: clock.clone(), ..Runtime::system("test") };
+        let runtime = Runtime { clock: clock.clone(), ..secured::runtime() };
         let memory = MemoryStore::default();
         let store = SystemStore::new(memory.clone(), runtime.clone());
         let grace = if sweep_period.is_zero() { Duration::ZERO } else { TableOptions::default().grace };

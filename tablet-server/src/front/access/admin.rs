@@ -7,15 +7,20 @@ use ebla_model::access::{FamilyRights, Permission, Resource, ViewName};
 use ebla_model::{Error, FamilyName, InstanceName, Reason, TableName};
 use ebla_proto::admin::modify_column_families_request::modification::Mod;
 use ebla_proto::admin::{self, iam, longrunning};
+use ebla_proto::operate;
 use ebla_proto::services::CATALOGUE;
 use prost::Message;
 use tonic::codegen::http::uri::PathAndQuery;
 
 use super::audit::Decision;
+use super::hot_tablets::HotTabletsFilter;
 use super::{AccessControl, Caller, Enforced, KnownCaller, denied};
 
 /// The most permissions that a call tests.
 const PERMISSIONS_MAX: usize = 100;
+
+/// The call whose answer is about all tables of an instance, also those of which the caller may not read all.
+const HOT_TABLETS: &str = "/google.bigtable.admin.v2.BigtableInstanceAdmin/ListHotTablets";
 
 /// A call that its caller may make. Only this module makes it, and the master's client takes nothing else.
 #[derive(Debug)]
@@ -36,6 +41,8 @@ impl AuthorizedCall {
 pub(in crate::front) enum AdminOutcome {
     /// The master carries it out.
     Forward(AuthorizedCall),
+    /// The master carries it out, and the caller sees the part of the answer that the filter leaves.
+    ForwardFiltered(AuthorizedCall, HotTabletsFilter),
     /// This is its encoded answer.
     Answer(Bytes),
 }
@@ -53,6 +60,8 @@ enum Need {
     WholeInstance(InstanceName, Permission),
     /// A permission for an authorized view.
     View(ViewName, Permission),
+    /// A permission for the table of an authorized view, which the call creates, changes or deletes.
+    ViewOfTable(ViewName, Permission),
     /// A permission for a table, and rights for families.
     Table(TableName, Permission, Families),
     /// Nothing: the answer is what the caller may do.
@@ -70,6 +79,8 @@ enum Families {
     ChangeAll,
     /// All must be writable: cells of each may be deleted.
     WriteAll,
+    /// All must be readable: the keys of rows are shown, whatever families they have.
+    ReadAll,
 }
 
 impl Families {
@@ -79,6 +90,7 @@ impl Families {
             Self::Change(names) => names.iter().all(|name| rights.changeable.contains(name)),
             Self::ChangeAll => rights.changeable.is_all(),
             Self::WriteAll => rights.writable.is_all(),
+            Self::ReadAll => rights.readable.is_all(),
         }
     }
 }
@@ -89,7 +101,7 @@ impl Need {
         match self {
             Self::Identity | Self::Administrator => String::new(),
             Self::Instance(name, _) | Self::WholeInstance(name, _) => name.to_string(),
-            Self::View(name, _) => name.to_string(),
+            Self::View(name, _) | Self::ViewOfTable(name, _) => name.to_string(),
             Self::Table(name, ..) => name.to_string(),
             Self::Test(request) => request.resource.clone(),
         }
@@ -117,7 +129,15 @@ impl AccessControl {
             Err(error) => Err(error),
         };
         enforced.audit.record_admin(caller, path.path(), &resource, Decision::of(&decided));
-        Ok(decided?.map_or(AdminOutcome::Forward(AuthorizedCall { path, message }), AdminOutcome::Answer))
+        if let Some(answer) = decided? {
+            return Ok(AdminOutcome::Answer(answer));
+        }
+        let is_filtered = path.path() == HOT_TABLETS;
+        let call = AuthorizedCall { path, message };
+        Ok(match self.enforced.clone().filter(|_enforced| is_filtered) {
+            Some(enforced) => AdminOutcome::ForwardFiltered(call, HotTabletsFilter::new(enforced, caller.clone())),
+            None => AdminOutcome::Forward(call),
+        })
     }
 }
 
@@ -142,6 +162,9 @@ impl Enforced {
             }
             Need::View(name, permission) => {
                 self.granted_policies(caller, &name.into(), &[permission]).await.map(|_policies| None)
+            }
+            Need::ViewOfTable(name, permission) => {
+                self.check_table(caller, name.table(), permission, &Families::None).await.map(|()| None)
             }
             Need::Table(name, permission, families) => {
                 self.check_table(caller, &name, permission, &families).await.map(|()| None)
@@ -241,6 +264,10 @@ fn need(path: &str, message: &Bytes) -> Result<Need, Error> {
         "google.bigtable.admin.v2.BigtableTableAdmin" => need_for_tables(method, message),
         "google.bigtable.admin.v2.BigtableInstanceAdmin" => need_for_instances(method, message),
         "google.longrunning.Operations" => need_for_operations(method, message),
+        "ebla.operate.Operate" if method == "GetKeyHeat" => {
+            let name = decode::<operate::GetKeyHeatRequest>(message)?.table.parse()?;
+            Ok(Need::Table(name, Permission::ReadRows, Families::ReadAll))
+        }
         _ => Ok(Need::Administrator),
     }
 }
@@ -283,19 +310,20 @@ fn need_for_tables(method: &str, message: &Bytes) -> Result<Need, Error> {
         }
         // Not by the policy of the view: it must not be a way to more than the view.
         "CreateAuthorizedView" => {
-            table(decode::<admin::CreateAuthorizedViewRequest>(message)?.parent, Permission::CreateView)
+            let request: admin::CreateAuthorizedViewRequest = decode(message)?;
+            let name = ViewName::new(request.parent.parse()?, &request.authorized_view_id)?;
+            Ok(Need::ViewOfTable(name, Permission::CreateView))
         }
         "ListAuthorizedViews" => {
             table(decode::<admin::ListAuthorizedViewsRequest>(message)?.parent, Permission::ListViews)
         }
         "UpdateAuthorizedView" => {
             let named = decode::<admin::UpdateAuthorizedViewRequest>(message)?.authorized_view.unwrap_or_default();
-            let name: ViewName = named.name.parse()?;
-            Ok(Need::Table(name.table().clone(), Permission::UpdateView, Families::None))
+            Ok(Need::ViewOfTable(named.name.parse()?, Permission::UpdateView))
         }
         "DeleteAuthorizedView" => {
-            let name: ViewName = decode::<admin::DeleteAuthorizedViewRequest>(message)?.name.parse()?;
-            Ok(Need::Table(name.table().clone(), Permission::DeleteView, Families::None))
+            let name = decode::<admin::DeleteAuthorizedViewRequest>(message)?.name.parse()?;
+            Ok(Need::ViewOfTable(name, Permission::DeleteView))
         }
         "GetAuthorizedView" => {
             Ok(Need::View(decode::<admin::GetAuthorizedViewRequest>(message)?.name.parse()?, Permission::GetView))
@@ -330,6 +358,9 @@ fn need_for_instances(method: &str, message: &Bytes) -> Result<Need, Error> {
         "PartialUpdateCluster" => {
             let named = decode::<admin::PartialUpdateClusterRequest>(message)?.cluster.unwrap_or_default();
             of_instance(&named.name, Permission::UpdateCluster)
+        }
+        "ListHotTablets" => {
+            of_instance(&decode::<admin::ListHotTabletsRequest>(message)?.parent, Permission::ListHotTablets)
         }
         "CreateAppProfile" => {
             of_instance(&decode::<admin::CreateAppProfileRequest>(message)?.parent, Permission::CreateAppProfile)
@@ -451,8 +482,16 @@ mod tests {
     #[test]
     fn a_view_is_changed_with_rights_for_its_table() {
         let name = format!("{TABLE}/authorizedViews/v");
-        let of_table = |permission| Need::Table(TABLE.parse().unwrap(), permission, Families::None);
-        let create = admin::CreateAuthorizedViewRequest { parent: TABLE.to_owned(), ..Default::default() };
+        let of_table = |permission| {
+            let need = Need::ViewOfTable(name.parse().unwrap(), permission);
+            assert_eq!(need.resource(), name, "what is recorded");
+            need
+        };
+        let create = admin::CreateAuthorizedViewRequest {
+            parent: TABLE.to_owned(),
+            authorized_view_id: "v".to_owned(),
+            ..Default::default()
+        };
         assert_eq!(of(&format!("{TABLES}CreateAuthorizedView"), &create), of_table(Permission::CreateView));
         let named = Some(admin::AuthorizedView { name: name.clone(), ..Default::default() });
         let update = admin::UpdateAuthorizedViewRequest { authorized_view: named, ..Default::default() };
@@ -465,6 +504,18 @@ mod tests {
         let set = iam::SetIamPolicyRequest { resource: name.clone(), ..Default::default() };
         let expected = Need::View(name.parse().unwrap(), Permission::SetViewPolicy);
         assert_eq!(of(&format!("{TABLES}SetIamPolicy"), &set), expected);
+    }
+
+    #[test]
+    fn a_heat_map_shows_the_keys_of_all_rows() {
+        let heat = operate::GetKeyHeatRequest { table: TABLE.to_owned(), ..Default::default() };
+        let expected = Need::Table(TABLE.parse().unwrap(), Permission::ReadRows, Families::ReadAll);
+        assert_eq!(of("/ebla.operate.Operate/GetKeyHeat", &heat), expected);
+        let system = operate::GetKeyHeatRequest { table: TableName::heat().to_string(), ..Default::default() };
+        assert!(need("/ebla.operate.Operate/GetKeyHeat", &system.encode_to_vec().into()).is_err(), "no user names it");
+        let parent = "projects/p/instances/i/clusters/c".to_owned();
+        let hot = admin::ListHotTabletsRequest { parent, ..Default::default() };
+        assert_eq!(of(HOT_TABLETS, &hot), instance(Permission::ListHotTablets));
     }
 
     #[test]

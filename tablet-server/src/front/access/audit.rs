@@ -5,22 +5,24 @@
 //! dropped and counted, and the next record that is written says how many: a call never waits for the log. Callers without an identity can send
 //! as many calls as they like, so their refusals fill at most half of the queue: the other half is for what callers with an identity do.
 //!
+//! The file is replaced when it has reached its size, if the configuration says so (`audit_file.rs`).
+//!
 //! Without a file the records go to the process's own log, with the target `ebla::audit`.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ebla_model::{Error, Reason};
 use ebla_runtime::{Blocking, Clock, Runtime};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::KnownCaller;
+use super::audit_file::{AuditFile, AuditRotation};
 
 /// Records that wait to be written.
 const QUEUE_MAX: usize = 8_192;
@@ -48,6 +50,8 @@ pub enum AuditedData {
 pub struct AuditOptions {
     /// The file to which lines are appended; `None`: the process's own log.
     pub file: Option<PathBuf>,
+    /// When the file is replaced; `None`: it grows without a limit.
+    pub rotation: Option<AuditRotation>,
     /// Which data calls are recorded.
     pub data: AuditedData,
 }
@@ -90,16 +94,13 @@ impl AuditLog {
     /// # Errors
     /// `InvalidArgument` when the file cannot be opened.
     pub(super) fn start(options: AuditOptions, runtime: &Runtime) -> Result<Self, Error> {
-        let open = |path: &PathBuf| {
-            let opened = OpenOptions::new().create(true).append(true).open(path);
-            opened.map_err(|error| Error::invalid(format!("open audit log {}: {error}", path.display())))
-        };
-        let destination = match options.file.as_ref().map(open).transpose()? {
+        let destination = match options.file {
             None => Destination::Log,
-            Some(file) => {
+            Some(path) => {
+                let file = AuditFile::open(path, options.rotation)?;
                 let thread = Blocking::pool("audit", 1, 1);
                 let thread = thread.map_err(|error| Error::internal(format!("start a thread: {error}")))?;
-                Destination::File(Arc::new(file), thread)
+                Destination::File(Arc::new(Mutex::new(file)), thread)
             }
         };
         let (log, records) = Self::with_queue(options.data, runtime.clock.clone());
@@ -185,8 +186,8 @@ fn shortened(text: &str) -> &str {
 enum Destination {
     /// The process's own log.
     Log,
-    /// A file, and the thread that waits for its disk.
-    File(Arc<File>, Blocking),
+    /// A file, and the thread that waits for its disk, which alone locks it.
+    File(Arc<Mutex<AuditFile>>, Blocking),
 }
 
 impl Destination {
@@ -199,7 +200,7 @@ impl Destination {
             }
             Self::File(file, thread) => {
                 let file = Arc::clone(file);
-                let written = thread.run(move || (&*file).write_all(lines.as_bytes())).await;
+                let written = thread.run(move || file.lock().write(lines.as_bytes())).await;
                 written.map_err(std::io::Error::other)?
             }
         }

@@ -22,6 +22,7 @@ use ebla_model::access::{FamilyRights, Permission};
 use ebla_model::{Error, KeyRange, Reason, TableId, TableName};
 use ebla_proto::convert::rule_from_bytes;
 use ebla_routing::{ChubbyDirectory, TablePolicies};
+use ebla_runtime::trace::{self, Stage};
 
 use super::audit::Decision;
 use super::scope::Scope;
@@ -53,13 +54,7 @@ impl<T> Authorized<T> {
     /// # Errors
     /// `Unavailable` when the decision was about another table of the same name, or before the table was known: the caller retries.
     pub(in crate::front) fn check(&self, table: TableId) -> Result<(), Error> {
-        match &self.permit.0 {
-            Some(granted) if granted.table != Some(table) => Err(Error::new(
-                Reason::Unavailable,
-                "the table was created a moment ago, and its policies are not known here yet; retry",
-            )),
-            _ => Ok(()),
-        }
+        self.permit.scope_of(table).map(|_scope| ())
     }
 
     /// Whether the caller sees all that the request reads; otherwise answers must not say what was passed over.
@@ -87,7 +82,7 @@ struct Granted {
 
 /// A call of the data API, and the permissions that it needs.
 #[derive(Debug)]
-struct DataCall {
+pub(super) struct DataCall {
     method: &'static str,
     /// For a table.
     of_table: &'static [Permission],
@@ -95,22 +90,22 @@ struct DataCall {
     of_view: &'static [Permission],
 }
 
-const READ: DataCall =
+pub(super) const READ: DataCall =
     DataCall { method: "ReadRows", of_table: &[Permission::ReadRows], of_view: &[Permission::ReadViewRows] };
-const SAMPLE: DataCall = DataCall {
+pub(super) const SAMPLE: DataCall = DataCall {
     method: "SampleRowKeys",
     of_table: &[Permission::SampleRowKeys],
     of_view: &[Permission::SampleViewRowKeys],
 };
 const MUTATE_ROW: DataCall =
     DataCall { method: "MutateRow", of_table: &[Permission::MutateRows], of_view: &[Permission::MutateViewRows] };
-const MUTATE_ROWS: DataCall = DataCall { method: "MutateRows", ..MUTATE_ROW };
-const CHECK: DataCall = DataCall {
+pub(super) const MUTATE_ROWS: DataCall = DataCall { method: "MutateRows", ..MUTATE_ROW };
+pub(super) const CHECK: DataCall = DataCall {
     method: "CheckAndMutateRow",
     of_table: &[Permission::MutateRows, Permission::ReadRows],
     of_view: &[Permission::MutateViewRows, Permission::ReadViewRows],
 };
-const MODIFY: DataCall = DataCall { method: "ReadModifyWriteRow", ..CHECK };
+pub(super) const MODIFY: DataCall = DataCall { method: "ReadModifyWriteRow", ..CHECK };
 
 impl AccessControl {
     /// A read of what the caller may read.
@@ -246,7 +241,7 @@ impl AccessControl {
     ) -> Result<Authorized<R>, Error> {
         let enforced = self.enforced(caller)?;
         let named = valid.named().clone();
-        let decided = match self.permit(enforced, &named, call).await {
+        let decided = match trace::waiting(Stage::Access, self.permit(enforced, &named, call)).await {
             Ok(permit) => {
                 let request = valid.into_request(&permit);
                 let owner = enforced.map(|(_enforced, caller)| caller.identity.name().to_string());
@@ -322,6 +317,20 @@ impl Permit {
         Ok(Self(Some(Granted { table: schema.map(|schema| schema.table), scope })))
     }
 
+    /// What was granted of the table with this id; `None`: everything, without a check.
+    ///
+    /// # Errors
+    /// As [`Authorized::check`].
+    pub(super) fn scope_of(&self, table: TableId) -> Result<Option<&Scope>, Error> {
+        match &self.0 {
+            Some(granted) if granted.table != Some(table) => Err(Error::new(
+                Reason::Unavailable,
+                "the table was created a moment ago, and its policies are not known here yet; retry",
+            )),
+            granted => Ok(granted.as_ref().map(|granted| &granted.scope)),
+        }
+    }
+
     /// The restricted request; the same one if everything is permitted without a check.
     fn restrict<T, R>(
         &self,
@@ -334,7 +343,7 @@ impl Permit {
 }
 
 impl Enforced {
-    async fn permit(&self, caller: &KnownCaller, named: &Named, call: &DataCall) -> Result<Permit, Error> {
+    pub(super) async fn permit(&self, caller: &KnownCaller, named: &Named, call: &DataCall) -> Result<Permit, Error> {
         self.check_expiry(caller)?;
         let permissions = if named.view.is_some() { call.of_view } else { call.of_table };
         let policies = self.granted_policies(caller, named, permissions).await?;

@@ -1,20 +1,19 @@
 //! Authentication: determines the caller from the headers of a call, and compares its limits, before its body is read.
 
-use std::convert::Infallible;
 use std::future::ready;
-use std::task::{Context, Poll};
 
 use ebla_model::access::{Identity, Member};
 use ebla_model::{Error, Reason};
 use ebla_proto::status::{to_status, to_status_after};
 use ebla_runtime::ConnectionInfo;
 use ebla_runtime::tls::Role;
-use tonic::codegen::{BoxFuture, Service, http};
-use tonic::server::NamedService;
+use ebla_runtime::trace::{self, Operation};
+use tonic::codegen::http;
 
 use super::audit::Decision;
 use super::limits::{CallMeter, Exceeded};
 use super::{AccessControl, Caller, Enforced, KnownCaller};
+use crate::middleware::{CallFuture, CallRequest, GrpcService, Middleware};
 
 /// The header with a token, as official clients send it.
 const AUTHORIZATION: &str = "authorization";
@@ -23,47 +22,19 @@ const REQUEST_ID: &str = "x-request-id";
 /// The longest name of a request that is recorded.
 const REQUEST_ID_BYTES_MAX: usize = 64;
 
-/// A service whose requests have a [`Caller`] among their extensions.
-#[derive(Clone, Debug)]
-pub(in crate::front) struct WithCaller<S> {
-    service: S,
-    access: AccessControl,
-}
-
-impl<S> WithCaller<S> {
-    /// Authenticates the callers of `service`.
-    pub(in crate::front) const fn new(service: S, access: AccessControl) -> Self {
-        Self { service, access }
-    }
-}
-
-impl<S: NamedService> NamedService for WithCaller<S> {
-    const NAME: &'static str = S::NAME;
-}
-
-impl<S> Service<http::Request<tonic::body::Body>> for WithCaller<S>
-where
-    S: Service<
-            http::Request<tonic::body::Body>,
-            Response = http::Response<tonic::body::Body>,
-            Error = Infallible,
-            Future: Send + 'static,
-        >,
-{
-    type Response = http::Response<tonic::body::Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Infallible>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.service.poll_ready(context)
-    }
-
-    fn call(&mut self, mut request: http::Request<tonic::body::Body>) -> Self::Future {
-        match self.access.identify(&request, certificate_identity(&request)) {
-            Ok(caller) => match self.access.begin(&caller, request.uri().path()) {
+/// Puts a [`Caller`] among the extensions of each request, and what counts the call if the caller has limits: see [`Metering`].
+impl Middleware for AccessControl {
+    fn call(&self, service: &mut impl GrpcService, mut request: CallRequest) -> CallFuture {
+        match self.identify(&request, certificate_identity(request.extensions())) {
+            Ok(caller) => match self.begin(&caller, request.uri().path()) {
                 Ok(meter) => {
-                    request.extensions_mut().insert(caller);
-                    self.call_metered(request, meter)
+                    let extensions = request.extensions_mut();
+                    extensions.insert(caller);
+                    if let Some(meter) = meter {
+                        extensions.insert(meter);
+                    }
+                    trace::with_current(Operation::accept_sampling);
+                    Box::pin(service.call(request))
                 }
                 Err(Exceeded { error, delay }) => Box::pin(ready(Ok(to_status_after(&error, delay).into_http()))),
             },
@@ -72,30 +43,26 @@ where
     }
 }
 
-impl<S> WithCaller<S>
-where
-    S: Service<
-            http::Request<tonic::body::Body>,
-            Response = http::Response<tonic::body::Body>,
-            Error = Infallible,
-            Future: Send + 'static,
-        >,
-{
-    /// Calls the service; the bytes of request and response are charged to `meter`.
-    fn call_metered(
-        &mut self,
-        request: http::Request<tonic::body::Body>,
-        meter: Option<CallMeter>,
-    ) -> BoxFuture<http::Response<tonic::body::Body>, Infallible> {
-        let Some(meter) = meter else { return Box::pin(self.service.call(request)) };
-        let called = self.service.call(request.map(|body| meter.body(body)));
-        Box::pin(async move { called.await.map(|response| response.map(|body| meter.body(body))) })
+/// Charges requests and responses to the caller's limits, as [`AccessControl`] around it has found them.
+///
+/// It is inside of the budget of responses: a response that waits for its caller's rate has no message in memory yet, and its client is not
+/// treated as one that does not read.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::front) struct Metering;
+
+impl Middleware for Metering {
+    fn call(&self, service: &mut impl GrpcService, mut request: CallRequest) -> CallFuture {
+        let Some(meter) = request.extensions_mut().remove::<CallMeter>() else {
+            return Box::pin(service.call(request));
+        };
+        let called = service.call(request.map(|body| meter.request(body)));
+        Box::pin(async move { called.await.map(|response| response.map(|body| meter.response(body))) })
     }
 }
 
 /// The identity in the verified certificate of the connection: `certificate:NAME`, of a user or of a mounttable, which creates its table.
-fn certificate_identity<B>(request: &http::Request<B>) -> Option<Member> {
-    let identity = request.extensions().get::<ConnectionInfo>()?.security.identity()?;
+pub(super) fn certificate_identity(extensions: &http::Extensions) -> Option<Member> {
+    let identity = extensions.get::<ConnectionInfo>()?.security.identity()?;
     let is_caller = matches!(identity.role(), Role::Client | Role::Mounttable);
     is_caller.then(|| Member::Certificate(identity.name().to_owned()))
 }
@@ -114,11 +81,11 @@ impl AccessControl {
             Ok((identity, expiry)) => Ok(Caller::Known(KnownCaller {
                 identity,
                 expiry,
-                peer: peer(request),
+                peer: peer(request.extensions()),
                 request: request_id(request.headers()),
             })),
             Err(error) => {
-                let (peer, request) = (peer(request), request_id(request.headers()));
+                let (peer, request) = (peer(request.extensions()), request_id(request.headers()));
                 enforced.audit.record_unauthenticated(&peer, &request, method, Decision::Refused(error.reason));
                 Err(error)
             }
@@ -153,8 +120,9 @@ fn refused(message: &str) -> Error {
     Error::new(Reason::Unauthenticated, message)
 }
 
-fn peer<B>(request: &http::Request<B>) -> String {
-    let info = request.extensions().get::<ConnectionInfo>();
+/// The address from which a request comes.
+pub(super) fn peer(extensions: &http::Extensions) -> String {
+    let info = extensions.get::<ConnectionInfo>();
     info.and_then(|info| info.peer).map_or_else(|| "unknown".to_owned(), |peer| peer.to_string())
 }
 

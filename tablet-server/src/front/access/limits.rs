@@ -1,15 +1,15 @@
 //! Limits of what one identity may use: requests per second, bytes per second, and calls at once.
 //!
 //! Rates have a burst of one second: an identity that was idle may use a second's worth at once. Bytes are those of requests and responses.
-//! They are known only when they arrive or are sent, so they are charged afterwards: a call that exceeds the rate is carried out, and the next
-//! ones are refused until the rate is met again. Administrators by configuration have no limits.
+//! They are known only when they arrive or are sent, so they are charged afterwards: a call that exceeds the rate is carried out, its response is
+//! sent no faster than the rate after its first [`PACED_AFTER`] bytes, and the next calls are refused until the rate is met again. Administrators by configuration have no limits.
 //!
 //! The decision is [`Usage`], a pure function of times. The shell keeps one for each identity with calls in the last seconds.
 
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,6 +22,8 @@ use tonic::Status;
 
 /// What an idle identity may use at once, as time at its rate.
 const BURST: Duration = Duration::from_secs(1);
+/// The bytes of a response that are sent at once: small ones are never delayed.
+const PACED_AFTER: usize = 1 << 20;
 /// When a call beyond the limit of concurrent calls may be repeated.
 const STREAMS_DELAY: Duration = Duration::from_secs(1);
 /// Identities that are counted one by one; further ones share a count.
@@ -79,13 +81,18 @@ impl Usage {
         if limits.requests > 0 && debt > room {
             return Err(Excess { what: "calls per second", delay: debt.saturating_sub(room) });
         }
-        let debt = self.bytes_paid.saturating_sub(now);
-        if limits.bytes > 0 && debt > BURST {
-            return Err(Excess { what: "bytes per second", delay: debt.saturating_sub(BURST) });
+        if let Some(delay) = self.delay_of_bytes(limits, now) {
+            return Err(Excess { what: "bytes per second", delay });
         }
         self.calls_paid = self.calls_paid.max(now).saturating_add(call);
         self.streams += 1;
         Ok(())
+    }
+
+    /// After which time further bytes are within the rate; `None`: they are now.
+    fn delay_of_bytes(&self, limits: &IdentityLimits, now: Duration) -> Option<Duration> {
+        let debt = self.bytes_paid.saturating_sub(now);
+        (limits.bytes > 0 && debt > BURST).then(|| debt.saturating_sub(BURST))
     }
 
     fn charge_bytes(&mut self, limits: &IdentityLimits, now: Duration, bytes: usize) {
@@ -191,9 +198,22 @@ struct Counted {
 }
 
 impl CallMeter {
-    /// A body whose bytes are charged, and during which the call is counted.
-    pub(super) fn body(&self, body: tonic::body::Body) -> tonic::body::Body {
-        tonic::body::Body::new(MeteredBody { body, call: self.clone() })
+    /// The body of the request: its bytes are charged, and the call is counted while it exists.
+    pub(super) fn request(&self, body: tonic::body::Body) -> tonic::body::Body {
+        tonic::body::Body::new(MeteredBody { body, call: self.clone(), pace: None })
+    }
+
+    /// The body of the response, in the same way: beyond [`PACED_AFTER`] bytes it waits while the caller has used more bytes than its rate
+    /// permits. The calls of a caller that wait continue together, each with a message. It waits before it polls `body`: what polls the result
+    /// must not take a response that waits for one that is not read.
+    pub(super) fn response(&self, body: tonic::body::Body) -> tonic::body::Body {
+        tonic::body::Body::new(MeteredBody { body, call: self.clone(), pace: Some(Pace::default()) })
+    }
+
+    fn delay_of_bytes(&self) -> Option<Duration> {
+        let Counted { meter, key } = &*self.0;
+        let now = meter.0.clock.monotonic();
+        meter.0.identities.lock().usage.get(key)?.delay_of_bytes(&meter.0.limits, now)
     }
 
     fn charge_bytes(&self, bytes: usize) {
@@ -217,6 +237,32 @@ impl Drop for Counted {
 struct MeteredBody {
     body: tonic::body::Body,
     call: CallMeter,
+    /// That of a response; the body of a request, which has room in memory already, does not wait.
+    pace: Option<Pace>,
+}
+
+/// Keeps a response within the rate of its caller.
+#[derive(Default)]
+struct Pace {
+    sent: usize,
+    wait: Option<Pin<Box<tokio::time::Sleep>>>,
+}
+
+impl Pace {
+    /// Ready when the caller may receive more.
+    fn poll(&mut self, call: &CallMeter, context: &mut Context<'_>) -> Poll<()> {
+        while self.sent > PACED_AFTER {
+            if let Some(wait) = &mut self.wait {
+                ready!(wait.as_mut().poll(context));
+                self.wait = None;
+            }
+            match call.delay_of_bytes() {
+                Some(delay) => self.wait = Some(Box::pin(tokio::time::sleep(delay))),
+                None => break,
+            }
+        }
+        Poll::Ready(())
+    }
 }
 
 impl Body for MeteredBody {
@@ -224,11 +270,19 @@ impl Body for MeteredBody {
     type Error = Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let Self { call, pace, .. } = &mut *self;
+        if let Some(pace) = pace {
+            ready!(pace.poll(call, context));
+        }
         let frame = Pin::new(&mut self.body).poll_frame(context);
         if let Poll::Ready(Some(Ok(frame))) = &frame
             && let Some(data) = frame.data_ref()
         {
-            self.call.charge_bytes(data.len());
+            let Self { call, pace, .. } = &mut *self;
+            call.charge_bytes(data.len());
+            if let Some(pace) = pace {
+                pace.sent = pace.sent.saturating_add(data.len());
+            }
         }
         frame
     }
@@ -244,7 +298,15 @@ impl Body for MeteredBody {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::future::{Ready, ready};
+
+    use tonic::codegen::{Service, http};
+
+    use super::super::layer::Metering;
     use super::*;
+    use crate::middleware::{CallRequest, CallResponse, GrpcService};
+    use crate::response_budget::{ReadBudget, ReadService, ResponseBudget, ResponseBytes};
 
     const LIMITS: IdentityLimits = IdentityLimits { requests: 10, bytes: 1_000, streams: 3 };
 
@@ -316,11 +378,106 @@ mod tests {
         let first = meter.begin(&member(1)).unwrap().unwrap();
         assert_eq!(meter.begin(&member(1)).unwrap_err().error.reason, Reason::ResourceExhausted);
         assert!(meter.begin(&member(2)).is_ok());
-        let body = first.body(tonic::body::Body::new("a response".to_owned()));
+        let body = first.response(tonic::body::Body::new("a response".to_owned()));
         drop(first);
         assert!(meter.begin(&member(1)).is_err(), "its response is not sent");
         drop(body);
         assert!(meter.begin(&member(1)).is_ok());
+    }
+
+    /// A body of these messages.
+    struct Messages(Vec<usize>);
+
+    impl Body for Messages {
+        type Data = Bytes;
+        type Error = Status;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+            Poll::Ready(self.0.pop().map(|size| Ok(Frame::data(vec![0; size].into()))))
+        }
+    }
+
+    async fn next(body: &mut tonic::body::Body) -> usize {
+        let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
+        frame.unwrap().unwrap().into_data().unwrap().len()
+    }
+
+    async fn waits(body: &mut tonic::body::Body) -> bool {
+        std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut *body).poll_frame(context).is_pending())).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_response_is_sent_at_the_rate_of_its_caller() {
+        let limits = IdentityLimits { bytes: 1 << 20, ..IdentityLimits::default() };
+        let clock = Clock::manual();
+        let meter = IdentityMeter::new(limits, clock.clone());
+        let call = meter.begin(&member(1)).unwrap().unwrap();
+        // Bytes of six seconds, one of which is the burst.
+        let large = PACED_AFTER * 6;
+        let mut long = call.response(tonic::body::Body::new(Messages(vec![1, large])));
+        let mut short = call.response(tonic::body::Body::new(Messages(vec![2, 2])));
+        let mut request = call.request(tonic::body::Body::new(Messages(vec![3, 3])));
+        assert_eq!(next(&mut long).await, large);
+        assert!(waits(&mut long).await);
+        assert_eq!([next(&mut short).await, next(&mut short).await], [2, 2], "it does not wait");
+        assert_eq!([next(&mut request).await, next(&mut request).await], [3, 3], "nor does a request");
+        assert!(meter.begin(&member(1)).is_err() && meter.begin(&member(2)).is_ok());
+        clock.advance(Duration::from_millis(4_900));
+        tokio::time::advance(Duration::from_millis(4_900)).await;
+        assert!(waits(&mut long).await && meter.begin(&member(1)).is_err(), "five seconds have not passed");
+        // The small messages took some microseconds of the rate.
+        clock.advance(Duration::from_millis(101));
+        assert_eq!(next(&mut long).await, 1);
+        assert!(meter.begin(&member(1)).is_ok());
+    }
+
+    /// A ReadRows with a response of two messages.
+    #[derive(Clone)]
+    struct Rows;
+
+    const FIRST_MESSAGE: usize = 2 * PACED_AFTER;
+
+    impl Service<CallRequest> for Rows {
+        type Response = CallResponse;
+        type Error = Infallible;
+        type Future = Ready<Result<Self::Response, Infallible>>;
+
+        fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _request: CallRequest) -> Self::Future {
+            ready(Ok(http::Response::new(tonic::body::Body::new(Messages(vec![1, FIRST_MESSAGE])))))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_waits_for_its_rate_holds_no_message_and_is_not_ended() {
+        let clock = Clock::manual();
+        let limits = IdentityLimits { bytes: 1 << 14, ..IdentityLimits::default() };
+        let meter = IdentityMeter::new(limits, clock.clone());
+        let sizes = ResponseBytes::default();
+        let budget = ResponseBudget::new(sizes, clock.clone());
+        let mut service = Rows.with(Metering).with(ReadBudget::new(ReadService::Public, budget.clone()));
+        let mut request = http::Request::new(tonic::body::Body::empty());
+        *request.uri_mut() = http::Uri::from_static("/google.bigtable.v2.Bigtable/ReadRows");
+        request.extensions_mut().insert(meter.begin(&member(1)).unwrap().unwrap());
+        let mut body = service.call(request).await.unwrap().into_body();
+        let mut received = 0;
+        while received < FIRST_MESSAGE {
+            received += next(&mut body).await;
+        }
+        assert!(waits(&mut body).await, "it has used two minutes of its rate");
+        assert_eq!(budget.in_use(), 0);
+        clock.advance(sizes.stall_timeout + Duration::from_secs(1));
+        budget.sweep();
+        assert!(waits(&mut body).await, "it is not ended");
+        clock.advance(2 * sizes.stall_timeout);
+        budget.sweep();
+        assert_eq!(next(&mut body).await, 1);
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! Access control of the public API: who calls, and what the caller may do.
 //!
 //! ```text
-//!   WithCaller    headers -> Caller             before the body is read: a token, or the name in a client certificate
+//!   layer         headers -> Caller             before the body is read: a token, or the name in a client certificate
 //!   limits        what an identity uses, counted before the body is read
 //!   data          Validated -> Authorized       the only way from a validated data request to its content
 //!   admin         call to forward -> AuthorizedCall    the only argument that the master's client takes
+//!   hot_tablets   what a caller sees of an answer about all tables of an instance
 //!   scope         what a caller may touch of a table: families, and the view that a request names
+//!   tablets       what a mounttable may do that calls tablets directly
+//!   records       whose operations a caller may see in traces
 //!   ReadGuard     each message of a read        a right that was lost, or a token that has expired, ends the read
 //! ```
 //!
@@ -19,11 +22,15 @@
 
 mod admin;
 mod audit;
+mod audit_file;
 mod data;
+mod hot_tablets;
 mod keys;
 mod layer;
 mod limits;
+mod records;
 mod scope;
+mod tablets;
 mod tokens;
 
 use std::sync::Arc;
@@ -37,14 +44,17 @@ use tracing::warn;
 
 use self::audit::{AuditLog, Decision};
 use self::limits::{CallMeter, Exceeded, IdentityMeter};
+pub(crate) use self::tablets::{TabletCall, TabletCaller};
 use self::tokens::TokenVerifier;
 pub(super) use self::{
     admin::{AdminOutcome, AuthorizedCall},
     data::{Authorized, Permit, ReadGuard},
-    layer::WithCaller,
+    layer::Metering,
+    records::RecordRights,
 };
 pub use self::{
     audit::{AuditOptions, AuditedData},
+    audit_file::AuditRotation,
     limits::IdentityLimits,
     tokens::TokenOptions,
 };
@@ -65,7 +75,7 @@ pub struct AccessOptions {
 
 /// Decides about calls. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct AccessControl {
+pub(crate) struct AccessControl {
     /// `None`: off.
     enforced: Option<Arc<Enforced>>,
     /// The source of schemas, policies and views; `None`: in tests without a cluster.
@@ -159,7 +169,7 @@ impl AccessControl {
         begun
     }
 
-    /// Who sends a request, as [`WithCaller`] has determined it.
+    /// Who sends a request, as its [`Middleware`](crate::middleware::Middleware) has determined it.
     ///
     /// # Errors
     /// `Unauthenticated` when it did not: the service is not wrapped.

@@ -157,6 +157,19 @@ impl Scope {
         }
     }
 
+    /// Checks that these families may be read.
+    ///
+    /// # Errors
+    /// `PermissionDenied`.
+    pub(super) fn check_readable<'f>(
+        &self,
+        mut families: impl Iterator<Item = &'f str>,
+        table: &TableName,
+    ) -> Result<(), Error> {
+        let hidden = families.find(|family| !self.rights.readable.contains(family));
+        hidden.map_or(Ok(()), |family| Err(family_denied(family, table)))
+    }
+
     /// Checks that a cell may be read and written.
     ///
     /// # Errors
@@ -200,8 +213,13 @@ impl Scope {
         columns: &BTreeSet<(&str, &[u8])>,
     ) -> Option<IdempotencyToken> {
         let token = token?;
+        Some(IdempotencyToken { token: self.owned_bytes(&token.token, owner, columns), ..token })
+    }
+
+    /// As [`Self::owned_token`], of the bytes of a token.
+    pub(super) fn owned_bytes(&self, token: &Bytes, owner: Option<&str>, columns: &BTreeSet<(&str, &[u8])>) -> Bytes {
         if owner.is_none() && self.view.is_none() {
-            return Some(token);
+            return token.clone();
         }
         let mut hash = Sha256::new();
         let mut update = |part: &[u8]| {
@@ -219,8 +237,8 @@ impl Scope {
                 families.into_iter().map(str::as_bytes).for_each(&mut update);
             }
         }
-        update(token.token.as_ref());
-        Some(IdempotencyToken { token: Bytes::copy_from_slice(&hash.finalize()), ..token })
+        update(token.as_ref());
+        Bytes::copy_from_slice(&hash.finalize())
     }
 }
 

@@ -238,7 +238,7 @@ impl TokenVerifier {
         if !claims.aud.contains(&self.audience) {
             return Err(refused("the token has another audience"));
         }
-        let (begin, end) = (claims.nbf.map_or(Micros::ZERO, micros), micros(claims.exp));
+        let (begin, end) = (Micros::from_secs_f64(claims.nbf.unwrap_or_default()), Micros::from_secs_f64(claims.exp));
         Ok(VerifiedToken { identity: Arc::new(identity(claims)?), begin, end })
     }
 }
@@ -275,12 +275,6 @@ fn identity(claims: Claims) -> Result<Identity, Error> {
         others.push(member("group", group)?);
     }
     Ok(Identity::new(member("subject", &claims.sub)?, others))
-}
-
-/// A claim's seconds since 1970, perhaps with a fraction. Values out of range saturate, and a value that is no number is zero.
-#[expect(clippy::cast_possible_truncation, reason = "a conversion from floats saturates")]
-fn micros(seconds: f64) -> Micros {
-    Micros::new((seconds * 1e6) as i64)
 }
 
 #[cfg(test)]

@@ -2,13 +2,16 @@
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::thread;
 
 use futures::poll;
 use tokio::time::Instant;
+use tonic::codegen::Service;
 
 use super::super::call_limit::{LIMIT_MAX, SLOW, WAITING_MAX};
 use super::*;
+use crate::middleware::CallResponse;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -152,8 +155,8 @@ fn calls_are_counted_for_their_tables_until_they_end() {
 #[derive(Clone, Default)]
 struct Counting(Arc<AtomicUsize>);
 
-impl Service<http::Request<tonic::body::Body>> for Counting {
-    type Response = http::Response<tonic::body::Body>;
+impl Service<CallRequest> for Counting {
+    type Response = CallResponse;
     type Error = Infallible;
     type Future = std::future::Ready<Result<Self::Response, Infallible>>;
 
@@ -161,7 +164,7 @@ impl Service<http::Request<tonic::body::Body>> for Counting {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _request: http::Request<tonic::body::Body>) -> Self::Future {
+    fn call(&mut self, _request: CallRequest) -> Self::Future {
         self.0.fetch_add(1, Ordering::Relaxed);
         std::future::ready(Ok(http::Response::new(tonic::body::Body::empty())))
     }
@@ -172,7 +175,7 @@ async fn the_service_is_called_when_the_call_begins() {
     let (admission, mut calls) = full();
     let counting = Counting::default();
     let called = || counting.0.load(Ordering::Relaxed);
-    let mut service = WithAdmission::new(counting.clone(), admission.clone());
+    let mut service = counting.clone().with(admission.clone());
     let mut request = |timeout: &'static str| {
         let request = http::Request::post("/google.bigtable.v2.Bigtable/MutateRow").header("grpc-timeout", timeout);
         service.call(request.body(tonic::body::Body::empty()).unwrap())

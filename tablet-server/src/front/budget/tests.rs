@@ -1,5 +1,6 @@
 //! The budget alone, and real calls over real connections with smaller limits.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use ebla_proto::{
@@ -9,9 +10,15 @@ use ebla_proto::{
 use ebla_runtime::{Net, ServeOptions, Tasks, serve};
 use futures::{StreamExt, stream::FuturesUnordered};
 use tokio::{sync::Semaphore, task::JoinSet};
-use tonic::{Code, service::Routes};
+use tonic::{
+    Code,
+    codegen::{BoxFuture, Service},
+    server::NamedService,
+    service::Routes,
+};
 
 use super::*;
+use crate::middleware::CallResponse;
 
 /// The messages that begin in each piece of a body.
 fn started(pieces: &[&[u8]]) -> Vec<usize> {
@@ -67,16 +74,16 @@ impl tonic::server::UnaryService<MutateRowRequest> for Slow {
     }
 }
 
-impl Service<http::Request<tonic::body::Body>> for Slow {
-    type Response = http::Response<tonic::body::Body>;
+impl Service<CallRequest> for Slow {
+    type Response = CallResponse;
     type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Infallible>;
+    type Future = CallFuture;
 
     fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
+    fn call(&mut self, request: CallRequest) -> CallFuture {
         let slow = self.clone();
         Box::pin(async move {
             let codec = tonic_prost::ProstCodec::<MutateRowResponse, MutateRowRequest>::default();
@@ -99,7 +106,7 @@ async fn fixture(bounds: RequestBytes) -> Fixture {
     let tasks = Tasks::new("test");
     let listener = Net::tcp().listen("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().to_string();
-    let routes = Routes::default().add_service(WithRequestBudget::new(slow.clone(), budget.clone()));
+    let routes = Routes::default().add_service(slow.clone().with(budget.clone()));
     serve(&tasks, listener, routes, ServeOptions::default());
     Fixture { tasks, slow, budget, address }
 }

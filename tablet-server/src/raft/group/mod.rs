@@ -9,7 +9,7 @@
 
 mod driver;
 pub(super) mod membership;
-mod propose;
+pub(super) mod propose;
 mod read;
 mod receive;
 mod relinquish;
@@ -21,6 +21,8 @@ use std::time::Duration;
 
 use ebla_model::id::{LogIndex, ReplicaId};
 use ebla_model::metadata::Replica;
+use ebla_model::time::whole_micros;
+use ebla_runtime::trace::FollowerTime;
 use ebla_runtime::{Clock, Runtime, Steps, Tasks};
 use ebla_storage::log::{CommitLog, GroupReplica};
 use openraft::RaftMetrics;
@@ -35,6 +37,7 @@ use self::relinquish::RelinquishedTerm;
 use super::config::{GroupConfig, RaftTimings, openraft_config};
 use super::counters::RaftCounters;
 use super::election::vote_holdoff::VoteHoldoff;
+use super::entry_times::{EntryClock, EntryTimes};
 use super::error::{Fault, StartError};
 use super::lease::leader_lease::LeaseSuspensions;
 use super::lease::quorum::QuorumTracker;
@@ -58,6 +61,7 @@ pub struct Group {
     lease_suspensions: LeaseSuspensions,
     /// What the followers have acknowledged while this replica leads.
     quorum: QuorumTracker,
+    entry_clock: EntryClock,
     /// The target of the leadership transfer in progress, or 0.
     transfer_target: AtomicU64,
     relinquished: RelinquishedTerm,
@@ -78,10 +82,6 @@ pub struct Group {
     handle: Handle,
 }
 
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
-}
-
 impl Group {
     /// Starts the replica; see `Network::start_group`.
     pub(super) async fn start(
@@ -98,7 +98,8 @@ impl Group {
         log.add_group(config.group).map_err(|error| StartError::Faulty(error.into()))?;
         let (quorum, recovery) = (QuorumTracker::default(), FollowerRecovery::default());
         let counters = Arc::clone(links.counters());
-        let observers = (quorum.clone(), recovery.clone());
+        let entry_clock = EntryClock::new(clock.clone());
+        let observers = (quorum.clone(), recovery.clone(), entry_clock.clone());
         let (raft, handle) = start_core(&config, log, machine, links, &shard, observers).await?;
         let (sender, status) = watch::channel(GroupStatus::default());
         let metrics = raft.metrics();
@@ -111,10 +112,11 @@ impl Group {
             metrics,
             lease_suspensions,
             quorum,
+            entry_clock,
             transfer_target,
             relinquished: RelinquishedTerm::new(),
             vote_holdoff,
-            heard: AtomicU64::new(micros(clock.monotonic())),
+            heard: AtomicU64::new(whole_micros(clock.monotonic())),
             elections_disabled: AtomicBool::new(false),
             clock,
             status,
@@ -151,7 +153,7 @@ impl Group {
 
     /// A leader has sent something that was accepted.
     fn hear(&self) {
-        self.heard.store(micros(self.clock.monotonic()), Ordering::Relaxed);
+        self.heard.store(whole_micros(self.clock.monotonic()), Ordering::Relaxed);
     }
 
     /// The times of the Raft protocol.
@@ -268,6 +270,16 @@ impl Group {
         }
     }
 
+    /// When the entry at `index` was appended, synced, committed and applied here; `None` when it is not among the last entries.
+    pub fn entry_times(&self, index: LogIndex) -> Option<EntryTimes> {
+        self.entry_clock.times(index)
+    }
+
+    /// The followers that have acknowledged the entry at `index` to this leader, as far as it is known. Times are on the monotonic clock.
+    pub fn entry_followers(&self, index: LogIndex) -> Vec<FollowerTime> {
+        self.entry_clock.followers(index)
+    }
+
     /// Stops this replica without a leadership transfer. May be called again.
     pub async fn stop(&self) {
         self.tasks.cancel();
@@ -334,7 +346,7 @@ async fn start_core(
     machine: Arc<dyn StateMachine>,
     links: Arc<Links>,
     shard: &ExecutorShard,
-    (quorum, recovery): (QuorumTracker, FollowerRecovery),
+    (quorum, recovery, entry_clock): (QuorumTracker, FollowerRecovery, EntryClock),
 ) -> Result<(Raft, Handle), StartError> {
     let settings = openraft_config(config)?;
     let sync_tracker = Arc::new(SyncTracker::default());
@@ -350,9 +362,11 @@ async fn start_core(
         },
         quorum,
         recovery,
+        entry_clock: entry_clock.clone(),
     };
-    let store = LogStore::new(log, config.group, Arc::clone(&sync_tracker), config.pools.apply.clone());
-    let adapter = StateMachineAdapter::new(machine, sync_tracker, config.pools.clone());
+    let pool = config.pools.apply.clone();
+    let store = LogStore::new(log, config.group, Arc::clone(&sync_tracker), entry_clock.clone(), pool);
+    let adapter = StateMachineAdapter::new(machine, sync_tracker, entry_clock, config.pools.clone());
     let node = config.group.replica.get();
     let started = shard.spawn(async move {
         let raft = Raft::new(node, settings, peers, store, adapter).await?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ebla_model::id::Term;
+use ebla_model::id::{LogIndex, Term};
 use ebla_model::metadata::Replica;
 use futures::FutureExt as _;
 use openraft::errors::ClientWriteError;
@@ -15,7 +15,16 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::{Group, leader_hint};
 use crate::raft::error::ProposeError;
 use crate::raft::status::GroupStatus;
-use crate::raft::types::{Command, TypeConfig};
+use crate::raft::types::{Command, TypeConfig, log_id};
+
+/// A command that was applied here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppliedCommand {
+    /// Its position in the log of the group.
+    pub index: LogIndex,
+    /// What the state machine returned.
+    pub result: Bytes,
+}
 
 impl Group {
     /// Proposes commands in this order, and waits until each is applied here or its outcome is known otherwise.
@@ -23,6 +32,16 @@ impl Group {
     /// `term`: the commands are refused as `NotLeader` unless this replica leads in exactly this term. Waits while too many bytes
     /// of proposals are in flight. Not cancel-safe: a command that was proposed stays proposed.
     pub async fn propose(&self, commands: Vec<Bytes>, term: Option<Term>) -> Vec<Result<Bytes, ProposeError>> {
+        let outcomes = self.propose_indexed(commands, term).await;
+        outcomes.into_iter().map(|outcome| outcome.map(|applied| applied.result)).collect()
+    }
+
+    /// As [`Group::propose`], with the position of each command in the log.
+    pub async fn propose_indexed(
+        &self,
+        commands: Vec<Bytes>,
+        term: Option<Term>,
+    ) -> Vec<Result<AppliedCommand, ProposeError>> {
         if let Some(hint) = self.refuses_proposals(term) {
             return vec![Err(ProposeError::NotLeader { hint }); commands.len()];
         }
@@ -127,9 +146,12 @@ pub(super) fn permits(bytes: usize) -> usize {
 }
 
 /// The outcome of a proposal. Without a result the outcome is unknown: the core stopped, or the apply failed.
-fn proposal_outcome<E>(result: Result<ClientWriteResult<TypeConfig>, E>) -> Result<Bytes, ProposeError> {
+fn proposal_outcome<E>(result: Result<ClientWriteResult<TypeConfig>, E>) -> Result<AppliedCommand, ProposeError> {
     match result {
-        Ok(Ok(applied)) => Ok(applied.data),
+        Ok(Ok(applied)) => {
+            let index = log_id(&applied.log_id).index;
+            Ok(AppliedCommand { index, result: applied.data })
+        }
         // openraft reports this before it appends anything.
         Ok(Err(ClientWriteError::ForwardToLeader(forward))) => {
             Err(ProposeError::NotLeader { hint: leader_hint(&forward) })

@@ -6,16 +6,22 @@ use ebla_runtime::Step;
 use super::Group;
 use crate::raft::storage::adapter::{SnapshotData, snapshot_meta};
 use crate::raft::storage::snapshot::validate;
-use crate::raft::transport::message::{RaftRequest, RaftResponse, SnapshotTransfer, Unreachable};
-use crate::raft::types::{AppendRequest, AppendResponse, RaftVote, vote_term};
+use crate::raft::transport::message::{AppendReceipt, RaftRequest, RaftResponse, SnapshotTransfer, Unreachable};
+use crate::raft::types::{AppendRequest, AppendResponse, RaftVote, log_id, vote_term};
 
 impl Group {
-    pub(in crate::raft) async fn receive_append(&self, request: AppendRequest) -> Result<AppendResponse, Unreachable> {
+    pub(in crate::raft) async fn receive_append(&self, request: AppendRequest) -> Result<AppendReceipt, Unreachable> {
+        let last = request.entries.last().map(|entry| log_id(&entry.log_id).index);
+        let arrived = last.map(|last| (last, self.clock.monotonic()));
         let response = self.raft.append_entries(request).await.map_err(stopped)?;
         if !matches!(response, AppendResponse::HigherVote(_)) {
             self.hear();
         }
-        Ok(response)
+        let work = match &response {
+            AppendResponse::Success => arrived.and_then(|(last, arrived)| self.entry_clock.work(last, arrived)),
+            _refused => None,
+        };
+        Ok(AppendReceipt { response, work })
     }
 
     pub(in crate::raft) async fn receive_request(&self, request: RaftRequest) -> Result<RaftResponse, Unreachable> {

@@ -20,6 +20,7 @@ use super::blocking::{BlockingPools, run_blocking};
 use super::log_store::APPEND_BYTES_MAX;
 use super::snapshot::ScratchFolder;
 use super::sync_tracker::SyncTracker;
+use crate::raft::entry_times::EntryClock;
 use crate::raft::error::Fault;
 use crate::raft::state_machine::{AppliedPosition, CommittedEntry, Payload, StateMachine};
 use crate::raft::types::{RaftEntry, RaftLogId, TypeConfig, log_id, membership, raft_log_id, stored_membership};
@@ -41,6 +42,7 @@ pub(crate) enum SnapshotData {
 pub(crate) struct StateMachineAdapter {
     machine: Arc<dyn StateMachine>,
     sync_tracker: Arc<SyncTracker>,
+    entry_clock: EntryClock,
     pools: BlockingPools,
 }
 
@@ -48,14 +50,16 @@ impl StateMachineAdapter {
     pub(in crate::raft) fn new(
         machine: Arc<dyn StateMachine>,
         sync_tracker: Arc<SyncTracker>,
+        entry_clock: EntryClock,
         pools: BlockingPools,
     ) -> Self {
-        Self { machine, sync_tracker, pools }
+        Self { machine, sync_tracker, entry_clock, pools }
     }
 
     async fn apply_batch(&self, batch: CommittedBatch) -> io::Result<()> {
-        let Some(last) = batch.entries.last() else { return Ok(()) };
-        self.sync_tracker.wait_synced(last.id.index).await?;
+        let Some(last) = batch.entries.last().map(|last| last.id.index) else { return Ok(()) };
+        self.entry_clock.commit(last);
+        self.sync_tracker.wait_synced(last).await?;
         let (machine, count) = (Arc::clone(&self.machine), batch.entries.len());
         let entries = batch.entries;
         // Two thread switches cost more than a small write to a memtable.
@@ -69,6 +73,7 @@ impl StateMachineAdapter {
                 Fault::new(format!("state machine returned {} results for {count} entries", results.len())).into()
             );
         }
+        self.entry_clock.apply(last);
         for (responder, result) in batch.responders.into_iter().zip(results) {
             if let Some(responder) = responder {
                 responder.send(result);

@@ -32,6 +32,7 @@ use tokio::sync::oneshot;
 
 use super::blocking::run_blocking;
 use super::sync_tracker::SyncTracker;
+use crate::raft::entry_times::EntryClock;
 use crate::raft::error::Fault;
 use crate::raft::types::{
     Command, RaftEntry, RaftLogId, RaftVote, TypeConfig, committed_vote, log_id, membership, raft_log_id,
@@ -54,6 +55,7 @@ pub(crate) struct LogStore {
     log: CommitLog,
     group: GroupReplica,
     sync_tracker: Arc<SyncTracker>,
+    entry_clock: EntryClock,
     /// For reads from the disk.
     pool: Blocking,
 }
@@ -63,17 +65,28 @@ impl LogStore {
         log: CommitLog,
         group: GroupReplica,
         sync_tracker: Arc<SyncTracker>,
+        entry_clock: EntryClock,
         pool: Blocking,
     ) -> Self {
-        Self { log, group, sync_tracker, pool }
+        Self { log, group, sync_tracker, entry_clock, pool }
     }
 
-    /// Submits records that touch indexes from `first` on; calls `done` after their sync.
-    fn submit(&self, records: Vec<Record>, first: LogIndex, done: impl FnOnce(io::Result<()>) + Send + 'static) {
-        let sync_tracker = Arc::clone(&self.sync_tracker);
+    /// Submits records that touch indexes from `first` on, with the last entry among them; calls `done` after their sync.
+    fn submit(
+        &self,
+        records: Vec<Record>,
+        first: LogIndex,
+        last_entry: Option<LogIndex>,
+        done: impl FnOnce(io::Result<()>) + Send + 'static,
+    ) {
+        let (sync_tracker, entry_clock) = (Arc::clone(&self.sync_tracker), self.entry_clock.clone());
         let ticket = sync_tracker.submitted(first);
         let done = move |outcome: Result<(), _>| {
             let outcome = outcome.map_err(|error: ebla_storage::log::LogError| Fault::from(error));
+            // First: the tracker wakes the application of the entries, whose report needs this time.
+            if let (Some(last), Ok(())) = (last_entry, &outcome) {
+                entry_clock.sync(last);
+            }
             sync_tracker.synced(ticket, outcome.clone());
             done(outcome.map_err(io::Error::from));
         };
@@ -168,7 +181,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         }
         let (sender, synced) = oneshot::channel();
         let record = Record::Vote { group: self.group, vote: encode_vote(vote) };
-        self.submit(vec![record], NO_ENTRY, move |outcome| {
+        self.submit(vec![record], NO_ENTRY, None, move |outcome| {
             // The receiver is dropped when openraft stops meanwhile.
             let _receiver_dropped = sender.send(outcome);
         });
@@ -180,14 +193,18 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I: IntoIterator<Item = RaftEntry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let mut first = None;
+        let (mut first, mut last) = (None, None);
         let mut records = Vec::new();
         for entry in entries {
             let id = log_id(&entry.log_id);
             first.get_or_insert(id.index);
+            last = Some(id.index);
             records.push(Record::Entry { group: self.group, id, payload: encode_payload(&entry.payload) });
         }
-        self.submit(records, first.unwrap_or(NO_ENTRY), move |outcome| callback.io_completed(outcome));
+        if let Some((first, last)) = first.zip(last) {
+            self.entry_clock.append(first, last);
+        }
+        self.submit(records, first.unwrap_or(NO_ENTRY), last, move |outcome| callback.io_completed(outcome));
         Ok(())
     }
 
@@ -196,13 +213,13 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let Some(last) = last else { return Err(io::Error::other("refused to truncate the log to nothing")) };
         let after = log_id(&last).index;
         let record = Record::Truncate { group: self.group, after };
-        self.submit(vec![record], after.next(), |_outcome| ());
+        self.submit(vec![record], after.next(), None, |_outcome| ());
         Ok(())
     }
 
     async fn purge(&mut self, upto: RaftLogId) -> io::Result<()> {
         let record = Record::Purge { group: self.group, upto: log_id(&upto) };
-        self.submit(vec![record], NO_ENTRY, |_outcome| ());
+        self.submit(vec![record], NO_ENTRY, None, |_outcome| ());
         Ok(())
     }
 }

@@ -68,9 +68,9 @@ fn frames() -> Vec<raft::Frame> {
 fn replies() -> Vec<raft::FrameReply> {
     let granted = VoteResponse::new(vote(Term::new(3), 2), Some(raft_log_id(at(12))), true);
     vec![
-        wire::append_reply(1, Ok(AppendResponse::Success)),
-        wire::append_reply(2, Ok(AppendResponse::PartialSuccess(Some(raft_log_id(at(11)))))),
-        wire::append_reply(3, Ok(AppendResponse::HigherVote(committed_vote(Term::new(9), 3)))),
+        wire::append_reply(1, Ok(AppendResponse::Success.into())),
+        wire::append_reply(2, Ok(AppendResponse::PartialSuccess(Some(raft_log_id(at(11)))).into())),
+        wire::append_reply(3, Ok(AppendResponse::HigherVote(committed_vote(Term::new(9), 3)).into())),
         wire::append_reply(4, Err(Unreachable("stopped".to_owned()))),
         wire::call_reply(Ok(RaftResponse::Vote(granted))),
         wire::call_reply(Ok(RaftResponse::Done)),
@@ -134,9 +134,9 @@ proptest! {
     #[test]
     fn a_reply_is_refused_or_round_trips(bytes in inputs(encoded(&replies()))) {
         let Ok(reply) = raft::FrameReply::decode(bytes.as_slice()) else { return Ok(()) };
-        if let Ok(response) = wire::decode_append_reply(reply.clone()) {
-            let again = wire::decode_append_reply(wire::append_reply(1, Ok(response.clone()))).unwrap();
-            assert_eq!(again, response);
+        if let Ok(receipt) = wire::decode_append_reply(reply.clone()) {
+            let again = wire::decode_append_reply(wire::append_reply(1, Ok(receipt.clone()))).unwrap();
+            assert_eq!(again, receipt);
         }
         if let Ok(vote) = wire::decode_snapshot_reply(reply.clone()) {
             assert_eq!(wire::decode_snapshot_reply(wire::snapshot_reply(Ok(vote))).unwrap(), vote);

@@ -5,8 +5,10 @@
 
 use futures::future::BoxFuture;
 
-use super::message::{MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable};
-use crate::raft::types::{AppendRequest, AppendResponse, RaftVote};
+use super::message::{
+    AppendReceipt, MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable,
+};
+use crate::raft::types::{AppendRequest, RaftVote};
 
 /// The link to one other server.
 pub(super) trait PeerLink: Send + Sync + 'static {
@@ -16,7 +18,7 @@ pub(super) trait PeerLink: Send + Sync + 'static {
         kind: StreamKind,
         header: MessageHeader,
         request: AppendRequest,
-    ) -> BoxFuture<'static, Result<AppendResponse, Unreachable>>;
+    ) -> BoxFuture<'static, Result<AppendReceipt, Unreachable>>;
 
     /// Sends a vote request or a leadership transfer; it may overtake entries.
     fn call(

@@ -10,12 +10,14 @@ use parking_lot::Mutex;
 
 use super::link::PeerLink;
 use super::local::LocalLink;
-use super::message::{MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable};
+use super::message::{
+    AppendReceipt, MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable,
+};
 use super::options::NetworkOptions;
 use super::snapshot_budget::SnapshotBudget;
 use super::stream::StreamLink;
 use crate::raft::counters::RaftCounters;
-use crate::raft::types::{AppendRequest, AppendResponse, RaftVote};
+use crate::raft::types::{AppendRequest, RaftVote};
 
 /// One link to each peer, created at the first use.
 pub(in crate::raft) struct Links {
@@ -87,7 +89,7 @@ impl PeerLink for Link {
         kind: StreamKind,
         header: MessageHeader,
         request: AppendRequest,
-    ) -> BoxFuture<'static, Result<AppendResponse, Unreachable>> {
+    ) -> BoxFuture<'static, Result<AppendReceipt, Unreachable>> {
         self.transport().append(kind, header, request)
     }
 

@@ -10,9 +10,11 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
 use super::link::PeerLink;
-use super::message::{MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable};
+use super::message::{
+    AppendReceipt, MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable,
+};
 use super::snapshot_budget::{INSTALL_TIMEOUT, SnapshotPermit};
-use crate::raft::types::{AppendRequest, AppendResponse, RaftVote};
+use crate::raft::types::{AppendRequest, RaftVote};
 
 /// The receiving side of a server: delivers messages to its groups.
 pub(super) trait MessageReceiver: Send + Sync + 'static {
@@ -21,7 +23,7 @@ pub(super) trait MessageReceiver: Send + Sync + 'static {
         &self,
         header: MessageHeader,
         request: AppendRequest,
-    ) -> BoxFuture<'static, Result<AppendResponse, Unreachable>>;
+    ) -> BoxFuture<'static, Result<AppendReceipt, Unreachable>>;
 
     /// Passes a vote request or a leadership transfer to its group.
     fn receive_request(
@@ -121,7 +123,7 @@ impl PeerLink for LocalLink {
         _kind: StreamKind,
         header: MessageHeader,
         request: AppendRequest,
-    ) -> BoxFuture<'static, Result<AppendResponse, Unreachable>> {
+    ) -> BoxFuture<'static, Result<AppendReceipt, Unreachable>> {
         match self.peer() {
             Ok(peer) => poll_eagerly(peer.receive_append(header, request)),
             Err(unreachable) => futures::future::ready(Err(unreachable)).boxed(),

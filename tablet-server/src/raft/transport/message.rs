@@ -1,11 +1,12 @@
 //! The messages between replicas.
 
 use ebla_model::id::{GroupId, LogIndex, ReplicaId};
+use ebla_runtime::trace::FollowerWork;
 use thiserror::Error;
 
 use crate::raft::state_machine::AppliedPosition;
 use crate::raft::storage::snapshot::ScratchFolder;
-use crate::raft::types::{RaftVote, TransferRequest, VoteRequest, VoteResponse};
+use crate::raft::types::{AppendResponse, RaftVote, TransferRequest, VoteRequest, VoteResponse};
 
 /// What created a group. A server without the replica uses it to tell a late message from a replica that it must create.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +31,20 @@ pub(in crate::raft) struct MessageHeader {
 pub(in crate::raft) enum StreamKind {
     Entries,
     Heartbeats,
+}
+
+/// The response to an append, and what the follower did for it.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::raft) struct AppendReceipt {
+    pub(in crate::raft) response: AppendResponse,
+    /// Of entries that were accepted: for traces. Nothing is decided by it.
+    pub(in crate::raft) work: Option<FollowerWork>,
+}
+
+impl From<AppendResponse> for AppendReceipt {
+    fn from(response: AppendResponse) -> Self {
+        Self { response, work: None }
+    }
 }
 
 /// A request that is sent as a unary call.

@@ -14,7 +14,9 @@ use futures::future::BoxFuture;
 
 use super::links::Links;
 use super::local::MessageReceiver;
-use super::message::{GroupOrigin, MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, Unreachable};
+use super::message::{
+    AppendReceipt, GroupOrigin, MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, Unreachable,
+};
 use super::options::NetworkOptions;
 use super::snapshot_budget::{SnapshotBudget, SnapshotPermit};
 use crate::raft::config::GroupConfig;
@@ -24,7 +26,7 @@ use crate::raft::error::StartError;
 use crate::raft::group::Group;
 use crate::raft::runtime::executor::GroupExecutor;
 use crate::raft::state_machine::StateMachine;
-use crate::raft::types::{AppendRequest, AppendResponse, RaftVote};
+use crate::raft::types::{AppendRequest, RaftVote};
 
 /// The replicas on this server.
 pub trait GroupDirectory: Send + Sync + 'static {
@@ -170,7 +172,7 @@ impl MessageReceiver for Network {
         &self,
         header: MessageHeader,
         request: AppendRequest,
-    ) -> BoxFuture<'static, Result<AppendResponse, Unreachable>> {
+    ) -> BoxFuture<'static, Result<AppendReceipt, Unreachable>> {
         match self.group(&header) {
             Ok(group) => async move { group.receive_append(request).await }.boxed(),
             Err(unreachable) => futures::future::ready(Err(unreachable)).boxed(),

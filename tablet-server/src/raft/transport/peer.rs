@@ -28,8 +28,9 @@ use super::follower_recovery::{FollowerRecovery, Heartbeat, HeartbeatMonitor};
 use super::link::PeerLink;
 use super::links::Links;
 use super::message::{
-    GroupOrigin, MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable,
+    AppendReceipt, GroupOrigin, MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable,
 };
+use crate::raft::entry_times::EntryClock;
 use crate::raft::lease::quorum::QuorumTracker;
 use crate::raft::runtime::BootInstant;
 use crate::raft::storage::adapter::SnapshotData;
@@ -57,6 +58,7 @@ pub(in crate::raft) struct PeerFactory {
     pub(in crate::raft) checkpoints: Checkpoints,
     pub(in crate::raft) quorum: QuorumTracker,
     pub(in crate::raft) recovery: FollowerRecovery,
+    pub(in crate::raft) entry_clock: EntryClock,
 }
 
 impl PeerFactory {
@@ -67,14 +69,17 @@ impl PeerFactory {
             from: self.group.replica,
             origin: self.origin,
         };
+        let server = ServerId::new(host.0);
         Peer {
-            link: self.links.link(ServerId::new(host.0)),
+            server,
+            link: self.links.link(server),
             links: Arc::clone(&self.links),
             header,
             kind,
             response_timeout: self.links.options().response_timeout,
             checkpoints: self.checkpoints.clone(),
             quorum: self.quorum.clone(),
+            entry_clock: self.entry_clock.clone(),
             heartbeats: (kind == StreamKind::Heartbeats).then(|| self.recovery.monitor()),
         }
     }
@@ -94,6 +99,7 @@ impl RaftNetworkFactory<TypeConfig> for PeerFactory {
 
 /// One replica of the group, on another server.
 pub(in crate::raft) struct Peer {
+    server: ServerId,
     link: Arc<dyn PeerLink>,
     links: Arc<Links>,
     header: MessageHeader,
@@ -101,6 +107,7 @@ pub(in crate::raft) struct Peer {
     response_timeout: Duration,
     checkpoints: Checkpoints,
     quorum: QuorumTracker,
+    entry_clock: EntryClock,
     /// Present on the stream of heartbeats.
     heartbeats: Option<HeartbeatMonitor>,
 }
@@ -149,6 +156,9 @@ impl Peer {
     ) -> impl Future<Output = Result<AppendResponse, PeerError>> + Send + use<> {
         let (header, quorum, heartbeats) = (self.header, self.quorum.clone(), self.heartbeats.clone());
         let (term, sent) = (vote_term(&request.vote), BootInstant::now().since_boot());
+        // For traces, of requests with entries.
+        let last = request.entries.last().map(|entry| log_id(&entry.log_id).index);
+        let acknowledges = last.map(|last| (last, self.server, self.entry_clock.clone()));
         let response = self.link.append(self.kind, header, request);
         async move {
             let response = match tokio::time::timeout(timeout, response).await {
@@ -158,7 +168,10 @@ impl Peer {
             if let Some(heartbeats) = heartbeats {
                 heartbeats.record(if response.is_ok() { Heartbeat::Answered } else { Heartbeat::Failed });
             }
-            let response = response?;
+            let AppendReceipt { response, work } = response?;
+            if let (Some((last, server, entry_clock)), AppendResponse::Success) = (acknowledges, &response) {
+                entry_clock.acknowledge(last, server, sent, work);
+            }
             if !matches!(response, AppendResponse::HigherVote(_)) {
                 let from_response = Failpoint::LeaseFromResponse.is_enabled();
                 let sent = if from_response { BootInstant::now().since_boot() } else { sent };

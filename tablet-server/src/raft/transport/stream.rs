@@ -26,14 +26,16 @@ use tonic::transport::Channel;
 use tonic::{Response, Status};
 
 use super::link::PeerLink;
-use super::message::{MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable};
+use super::message::{
+    AppendReceipt, MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable,
+};
 use super::options::{AddressBook, MESSAGE_BYTES_MAX, NetworkOptions};
 use super::snapshot_budget::INSTALL_TIMEOUT;
 use super::wire;
 use crate::capacity::Capacity;
 use crate::raft::counters::RaftCounters;
 use crate::raft::storage::snapshot::{checkpoint_bytes, send_files};
-use crate::raft::types::{AppendRequest, AppendResponse, RaftVote};
+use crate::raft::types::{AppendRequest, RaftVote};
 
 /// A stream of frames. Each group has only a few frames in flight, so the queue is long enough; each frame has up to about 1 MiB, or one
 /// larger entry, so the queue of a peer that reads slowly is bounded in bytes too. openraft sends a refused frame again.
@@ -137,7 +139,7 @@ impl PeerLink for StreamLink {
         kind: StreamKind,
         header: MessageHeader,
         request: AppendRequest,
-    ) -> BoxFuture<'static, Result<AppendResponse, Unreachable>> {
+    ) -> BoxFuture<'static, Result<AppendReceipt, Unreachable>> {
         let stream = match kind {
             StreamKind::Entries => &self.entries,
             StreamKind::Heartbeats => &self.heartbeats,

@@ -1,13 +1,16 @@
 //! Encodes messages between servers as `ebla.raft`, and decodes them. An invalid message is refused with a reason; nothing here
 //! panics because of a peer's message.
 
+use std::time::Duration;
+
 use ebla_model::id::{GroupId, LogId, LogIndex, ReplicaId, Term};
 use ebla_proto::raft::append_reply::Result as AppendResult;
 use ebla_proto::raft::{self, entry, frame, frame_reply};
 use ebla_proto::{convert, record};
+use ebla_runtime::trace::FollowerWork;
 use openraft::entry::EntryPayload;
 
-use super::message::{GroupOrigin, MessageHeader, RaftRequest, RaftResponse, Unreachable};
+use super::message::{AppendReceipt, GroupOrigin, MessageHeader, RaftRequest, RaftResponse, Unreachable};
 use crate::raft::error::Fault;
 use crate::raft::state_machine::AppliedPosition;
 use crate::raft::types::{
@@ -119,12 +122,32 @@ fn check_order(request: &AppendRequest) -> Result<(), Fault> {
     }
 }
 
-pub(super) fn append_reply(call: u64, outcome: Result<AppendResponse, Unreachable>) -> raft::FrameReply {
+pub(super) fn append_reply(call: u64, outcome: Result<AppendReceipt, Unreachable>) -> raft::FrameReply {
     let kind = match outcome {
-        Ok(response) => frame_reply::Kind::Append(raft::AppendReply { result: Some(append_result(response)) }),
+        Ok(AppendReceipt { response, work }) => {
+            let (result, work) = (Some(append_result(response)), work.as_ref().map(encode_work));
+            frame_reply::Kind::Append(raft::AppendReply { result, work })
+        }
         Err(Unreachable(reason)) => frame_reply::Kind::Unreachable(reason),
     };
     raft::FrameReply { call, kind: Some(kind), ..Default::default() }
+}
+
+fn encode_work(work: &FollowerWork) -> raft::FollowerWork {
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    raft::FollowerWork {
+        queue_micros: micros(work.queue),
+        sync_micros: micros(work.sync),
+        total_micros: micros(work.total),
+    }
+}
+
+const fn decode_work(work: &raft::FollowerWork) -> FollowerWork {
+    FollowerWork {
+        queue: Duration::from_micros(work.queue_micros),
+        sync: Duration::from_micros(work.sync_micros),
+        total: Duration::from_micros(work.total_micros),
+    }
 }
 
 fn append_result(response: AppendResponse) -> AppendResult {
@@ -137,19 +160,22 @@ fn append_result(response: AppendResponse) -> AppendResult {
     }
 }
 
-pub(super) fn decode_append_reply(reply: raft::FrameReply) -> Result<AppendResponse, Unreachable> {
+pub(super) fn decode_append_reply(reply: raft::FrameReply) -> Result<AppendReceipt, Unreachable> {
     match reply.kind {
-        Some(frame_reply::Kind::Append(reply)) => match reply.result {
-            Some(AppendResult::Success(_)) => Ok(AppendResponse::Success),
-            Some(AppendResult::Partial(upto)) => {
-                Ok(AppendResponse::PartialSuccess(Some(decode_raft_log_id(upto).map_err(invalid)?)))
-            }
-            Some(AppendResult::Conflict(_)) => Ok(AppendResponse::Conflict),
-            Some(AppendResult::HigherVote(vote)) => {
-                Ok(AppendResponse::HigherVote(decode_vote(Some(vote)).map_err(invalid)?))
-            }
-            None => Err(invalid("invalid append reply: unknown kind")),
-        },
+        Some(frame_reply::Kind::Append(raft::AppendReply { result, work })) => {
+            let response = match result {
+                Some(AppendResult::Success(_)) => AppendResponse::Success,
+                Some(AppendResult::Partial(upto)) => {
+                    AppendResponse::PartialSuccess(Some(decode_raft_log_id(upto).map_err(invalid)?))
+                }
+                Some(AppendResult::Conflict(_)) => AppendResponse::Conflict,
+                Some(AppendResult::HigherVote(vote)) => {
+                    AppendResponse::HigherVote(decode_vote(Some(vote)).map_err(invalid)?)
+                }
+                None => return Err(invalid("invalid append reply: unknown kind")),
+            };
+            Ok(AppendReceipt { response, work: work.as_ref().map(decode_work) })
+        }
         Some(frame_reply::Kind::Unreachable(reason)) => Err(Unreachable(reason)),
         _ => Err(invalid("reply of the wrong kind")),
     }
@@ -356,8 +382,13 @@ mod tests {
             AppendResponse::Conflict,
             AppendResponse::HigherVote(committed_vote(Term::new(9), 3)),
         ] {
-            assert_eq!(decode_append_reply(append_reply(1, Ok(response.clone()))).unwrap(), response);
+            let receipt = AppendReceipt::from(response);
+            assert_eq!(decode_append_reply(append_reply(1, Ok(receipt.clone()))).unwrap(), receipt);
         }
+        let micros = Duration::from_micros;
+        let work = Some(FollowerWork { queue: micros(5), sync: micros(1_000), total: micros(1_007) });
+        let measured = AppendReceipt { work, response: AppendResponse::Success };
+        assert_eq!(decode_append_reply(append_reply(1, Ok(measured.clone()))).unwrap(), measured);
         assert!(decode_append_reply(append_reply(1, Err(Unreachable("stopped".to_owned())))).is_err());
         assert!(decode_append_reply(raft::FrameReply { call: 1, ..Default::default() }).is_err());
         assert!(decode_call_reply(call_reply(Err(Unreachable("vote hold-off".to_owned())))).is_err());

@@ -43,6 +43,10 @@ pub struct ReplicaReport {
     pub applied: LogId,
     /// The last entry of its log.
     pub last: LogId,
+    /// The last entry of its log that it knows to be committed.
+    pub committed: Option<LogId>,
+    /// The last entry in its last snapshot.
+    pub snapshot: Option<LogId>,
     /// The time of the last command that it has applied.
     pub time: Micros,
     /// At the leader: a majority has confirmed the leadership a moment ago, and `descriptor` has the last membership of
@@ -126,6 +130,8 @@ impl TabletGroup {
             tablets: applied_state.metadata.tablets.values().map(|tablet| report_tablet(tablet, &sizes, now)).collect(),
             applied: applied_state.applied,
             last: status.last.max(Some(applied_state.applied)).unwrap_or_default(),
+            committed: status.committed,
+            snapshot: status.snapshot,
             time: applied_state.time,
         }
     }

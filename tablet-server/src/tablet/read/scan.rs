@@ -25,6 +25,7 @@ use ebla_model::id::TableId;
 use ebla_model::key::{KeyRange, RowKey, RowSet};
 use ebla_model::stored_row::parse_stored_row;
 use ebla_model::time::Micros;
+use ebla_runtime::trace::{self, Stage};
 use ebla_runtime::{BlockingError, Clock, Failpoint};
 use ebla_storage::store::{Direction, GroupStore, ReadTier, ScanPlan, StoreError, View};
 
@@ -87,20 +88,25 @@ impl Tablet {
     ) -> Result<ReadBatch, Failure> {
         let deadline = self.runtime.clock.monotonic().saturating_add(timeout);
         if !(request.any_replica && self.table() == TableId::METADATA) {
-            self.confirm_leadership(timeout).await?;
+            trace::waiting(Stage::Leadership, self.confirm_leadership(timeout)).await?;
             self.request_tick_if_stale();
         }
         let store = self.state_machine.store();
         let points = PointLookups::new(&store, self.table(), &request, &position);
         // A single row is usually in memory, and then reading it inline is faster than handing it to another thread.
-        if is_point(&request.rows)
-            && let Some(batch) = self.read_inline(&store, &request, &position, &points)?
-        {
-            return Ok(batch);
+        if is_point(&request.rows) {
+            let _reads = trace::stage(Stage::Read);
+            if let Some(batch) = self.read_inline(&store, &request, &position, &points)? {
+                return Ok(batch);
+            }
         }
+        let waits = trace::stage(Stage::ReadQueue);
         let tablet = self.clone();
         let budget = ReadBudget { reach: ReadTier::All, deadline };
-        let read = move || read_batch(&tablet, &store, (&request, &position, &points), budget);
+        let read = move || {
+            let _reads = waits.next(Stage::Read);
+            read_batch(&tablet, &store, (&request, &position, &points), budget)
+        };
         let read = self.reads.run_if_awaited(read).await.map_err(pool_failure)??;
         read.ok_or_else(|| Failure::new(Reason::Internal, "a read from disk stopped at the cache"))
     }
@@ -366,10 +372,13 @@ impl BatchReader<'_, '_> {
         let load = &self.tablet.load;
         let ranges = self.request.rows.ranges();
         if ranges.len() > 1 && ranges.iter().all(KeyRange::is_single) {
-            self.out.rows.iter().for_each(|row| load.count_read(&row.key));
+            let each = self.returned_bytes.checked_div(self.out.rows.len()).unwrap_or(0);
+            self.out.rows.iter().for_each(|row| load.count_read(&row.key, each));
         } else if let Some(range) = ranges.first() {
-            load.count_read(self.out.last_row.as_ref().unwrap_or_else(|| range.start()));
+            let row = self.out.last_row.as_ref().unwrap_or_else(|| range.start());
+            load.count_read(row, self.returned_bytes);
         }
+        load.count_latency(Some(self.started), || self.clock.monotonic());
     }
 
     fn fill(&mut self, rows: &RowSet) -> Result<(), ScanError> {

@@ -27,6 +27,7 @@ use ebla_model::mutation::{self, Mutation};
 use ebla_model::schema::TableSchema;
 use ebla_model::session::SequenceCheck;
 use ebla_runtime::Failpoint;
+use ebla_runtime::trace::{self, Stage};
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
@@ -37,7 +38,7 @@ use crate::tablet::core::state_machine::GroupStateMachine;
 use crate::tablet::failure::Failure;
 use crate::tablet::write::admission::{GROUP_BYTES, Permit, RETRY_AFTER};
 use crate::tablet::write::latch::{LatchGuard, LatchMode};
-use crate::tablet::write::queue::{QueuedReply, WriteGuards, WriteTerms};
+use crate::tablet::write::queue::{QueuedReply, WriteCaller, WriteGuards, WriteTerms};
 use crate::tablet::write::rmw::{ConditionalWrite, ResolvedWrite, Submission, call_token, evaluate_mutations};
 use crate::tablet::{RowMutations, Tablet, TabletGroup, WriteId};
 
@@ -70,16 +71,23 @@ impl Tablet {
         let term = self.leader_term()?;
         let metadata = self.served()?;
         Self::check_generation(&metadata, generation)?;
-        rows.iter().for_each(|row| metadata.load.count_write(&row.row));
+        let started = metadata.load.call_start(|| self.runtime.clock.monotonic());
         self.admission.count_rows(rows.len());
         let schema = metadata.schema();
         let until = Deadline::after(&self.runtime.clock, timeout);
-        let bytes = rows.iter().map(|row| request_bytes(row, schema)).sum();
-        let permit = Arc::new(self.admission.admit(bytes, timeout).await?);
+        let counted = |row: &RowMutations| {
+            let bytes = request_bytes(row, schema);
+            metadata.load.count_write(&row.row, bytes);
+            bytes
+        };
+        let bytes = rows.iter().map(counted).sum();
+        let permit = Arc::new(trace::waiting(Stage::Memory, self.admission.admit(bytes, timeout)).await?);
         let mut deadline = pin!(tokio::time::sleep(until.remaining(&self.runtime.clock)));
         let call = WriteCall { generation, terms: WriteTerms { term, deadline: until }, permit };
         let submissions = self.submit_rows(call, rows, schema, deadline.as_mut()).await;
-        Ok(self.wait_for_results(submissions, deadline).await)
+        let results = self.wait_for_results(submissions, deadline).await;
+        metadata.load.count_latency(started, || self.runtime.clock.monotonic());
+        Ok(results)
     }
 
     /// Queues the rows in their order. The permit is released with the last queued write.
@@ -167,6 +175,7 @@ impl Tablet {
         if let Some(latch) = self.latches.try_acquire(&row, mode) {
             return Ok(latch);
         }
+        let _waits = trace::stage(Stage::Latch);
         tokio::select! {
             latch = self.latches.acquire(&row, mode) => Ok(latch),
             () = deadline => Err(Failure::deadline()),
@@ -179,12 +188,17 @@ impl Tablet {
         submissions: Vec<Result<Submission, Failure>>,
         mut deadline: Pin<&mut Sleep>,
     ) -> Vec<Result<(), Failure>> {
+        // Of a command that is applied, the stages are known: see `batch_times`.
+        let waits = trace::stage(Stage::Outcome);
         let mut results = Vec::with_capacity(submissions.len());
         for submission in submissions {
             results.push(match submission {
                 Ok(submission) => self.wait_for_result(submission, deadline.as_mut()).await,
                 Err(failure) => Err(failure),
             });
+        }
+        if !results.iter().any(is_outcome_open) {
+            waits.discard();
         }
         results
     }
@@ -210,12 +224,13 @@ impl Tablet {
         let metadata = self.served_in(&applied_state)?;
         check_row_in_range(&metadata, &row.row)?;
         self.check_quota(metadata.schema().quota_refusal_of_mutations(&row.mutations), &row.id)?;
+        let (caller, wall) = (WriteCaller::current(), self.runtime.clock.wall());
         let mut pending = self.queue.pending.lock();
-        let now = pending.assign_timestamp(self.runtime.clock.wall(), applied_state.time);
+        let now = pending.assign_timestamp(wall, applied_state.time);
         let schema = metadata.schema();
         let changes = mutation::resolve(schema, &row.mutations, now)?.merge(schema, &Row::empty(row.row.clone()))?;
         let write = self.row_command(row.id, row.row, ResolvedWrite { changes, result: None }, None);
-        Ok(self.enqueue(pending, terms, write, guards))
+        Ok(self.enqueue(pending, terms, write, (guards, caller)))
     }
 
     async fn submit_conditional_mutations(
@@ -344,6 +359,11 @@ fn failure_of_refusal(refusal: &Refusal) -> Failure {
         RefusalKind::NotNow => Failure::new(Reason::Busy, message),
         RefusalKind::TokenOutOfTime => Failure::new(Reason::FailedPrecondition, message),
     }
+}
+
+/// Whether a row may still be applied.
+fn is_outcome_open(result: &Result<(), Failure>) -> bool {
+    result.as_ref().is_err_and(|failure| matches!(failure.error.reason, Reason::Deadline | Reason::OutcomeUnknown))
 }
 
 pub(super) fn outcome_unknown() -> Failure {

@@ -16,15 +16,17 @@ use ebla_model::Reason;
 use ebla_model::command::{Command, CommandKind, Reply, RowReply, RowWrite};
 use ebla_model::id::Term;
 use ebla_model::time::Micros;
+use ebla_runtime::trace::{self, Operation};
 use ebla_runtime::{Clock, Failpoint};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
-use crate::raft::ProposeError;
+use crate::raft::{AppliedCommand, ProposeError};
 use crate::tablet::TabletGroup;
 use crate::tablet::core::command::{self, COMMAND_BYTES_MAX};
 use crate::tablet::failure::Failure;
 use crate::tablet::write::admission::{Permit, RETRY_AFTER};
+use crate::tablet::write::batch_times::ProposedBatch;
 use crate::tablet::write::gather::Gathering;
 use crate::tablet::write::latch::LatchGuard;
 use crate::tablet::write::mutate::outcome_unknown;
@@ -43,6 +45,8 @@ struct QueuedWrite {
     reply: oneshot::Sender<QueuedReply>,
     /// Released after the reply.
     guards: WriteGuards,
+    /// The operation of the call, and when the write was queued.
+    operation: Option<(Arc<Operation>, Duration)>,
 }
 
 /// When a queued write may still be proposed.
@@ -165,19 +169,38 @@ impl WriteQueue {
     }
 }
 
+/// The way back to the caller of a write, and its operation. Made before the queue is locked, so that no clock is read for it under the lock.
+pub(super) struct WriteCaller {
+    reply: oneshot::Sender<QueuedReply>,
+    receiver: oneshot::Receiver<QueuedReply>,
+    operation: Option<(Arc<Operation>, Duration)>,
+}
+
+impl WriteCaller {
+    /// The running task, which waits for the queue from now on.
+    pub(super) fn current() -> Self {
+        let (reply, receiver) = oneshot::channel();
+        let operation = trace::current().map(|operation| {
+            let queued_at = operation.now();
+            (operation, queued_at)
+        });
+        Self { reply, receiver, operation }
+    }
+}
+
 impl TabletGroup {
     pub(super) fn enqueue(
         &self,
         mut pending: MutexGuard<'_, PendingWrites>,
         terms: WriteTerms,
         write: RowWrite,
-        guards: WriteGuards,
+        (guards, caller): (WriteGuards, WriteCaller),
     ) -> oneshot::Receiver<QueuedReply> {
-        let (reply, receiver) = oneshot::channel();
+        let WriteCaller { reply, receiver, operation } = caller;
         let bytes = command::row_bytes(&write);
         let guards =
             if Failpoint::LatchReleasedEarly.is_enabled() { WriteGuards { _latch: None, ..guards } } else { guards };
-        pending.writes.push_back(QueuedWrite { terms, write, bytes, reply, guards });
+        pending.writes.push_back(QueuedWrite { terms, write, bytes, reply, guards, operation });
         let queued = pending.writes.len();
         let notifies = queued == 1 || queued == pending.awaited;
         drop(pending);
@@ -236,11 +259,17 @@ impl TabletGroup {
             return;
         }
         let (commands, pending) = build_commands(current, &stamped);
-        let replies = self.raft.propose(commands, Some(term)).await;
+        let proposed = self.runtime.clock.monotonic();
+        let replies = self.raft.propose_indexed(commands, Some(term)).await;
         let mut replies = replies.into_iter();
         for rows in pending {
             let reply = replies.next().unwrap_or(Err(ProposeError::Unknown));
-            self.reply_rows(rows, reply);
+            if let Ok(AppliedCommand { index, .. }) = &reply {
+                let batch = ProposedBatch { term, index: *index, proposed, times: self.raft.entry_times(*index) };
+                let operations = rows.iter().filter_map(|row| row.operation.as_ref());
+                batch.report(operations, rows.len(), || self.raft.entry_followers(*index));
+            }
+            self.reply_rows(rows, reply.map(|applied| applied.result));
         }
     }
 
@@ -277,6 +306,7 @@ pub(crate) fn start_batcher(group: &Arc<TabletGroup>) {
 struct PendingReply {
     reply: oneshot::Sender<QueuedReply>,
     guards: WriteGuards,
+    operation: Option<(Arc<Operation>, Duration)>,
 }
 
 impl PendingReply {
@@ -289,7 +319,7 @@ impl PendingReply {
 
 impl QueuedWrite {
     fn reply(self, reply: QueuedReply) {
-        PendingReply { reply: self.reply, guards: self.guards }.reply(reply);
+        PendingReply { reply: self.reply, guards: self.guards, operation: self.operation }.reply(reply);
     }
 }
 
@@ -314,7 +344,7 @@ fn build_commands(queued: Vec<QueuedWrite>, stamped: &Command) -> (Vec<Bytes>, V
         }
         bytes += one.bytes;
         rows.push(one.write);
-        waiters.push(PendingReply { reply: one.reply, guards: one.guards });
+        waiters.push(PendingReply { reply: one.reply, guards: one.guards, operation: one.operation });
     }
     close(&mut rows, &mut waiters);
     (commands, pending)
@@ -350,7 +380,7 @@ mod tests {
         };
         let (reply, receiver) = oneshot::channel();
         let terms = WriteTerms { term: Term::new(1), deadline };
-        queue.pending.lock().writes.push_back(QueuedWrite { terms, write, bytes: 1, reply, guards });
+        queue.pending.lock().writes.push_back(QueuedWrite { terms, write, bytes: 1, reply, guards, operation: None });
         receiver
     }
 

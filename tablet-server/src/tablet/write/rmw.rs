@@ -27,6 +27,7 @@ use ebla_model::session::SequenceCheck;
 use ebla_model::time::Micros;
 use ebla_proto::{convert, data};
 use ebla_runtime::Failpoint;
+use ebla_runtime::trace::{self, Stage};
 use prost::Message;
 use tokio::sync::oneshot;
 
@@ -39,7 +40,7 @@ use crate::tablet::read::projection::Projection;
 use crate::tablet::read::scan::{pool_failure, read_row};
 use crate::tablet::write::latch::LatchMode;
 use crate::tablet::write::mutate::{check_row_in_range, mutations_bytes, outcome_unknown};
-use crate::tablet::write::queue::{QueuedReply, WriteGuards, WriteTerms};
+use crate::tablet::write::queue::{QueuedReply, WriteCaller, WriteGuards, WriteTerms};
 use crate::tablet::{CheckRequest, ModifyRequest, Tablet, WriteId};
 
 /// The result of evaluating a conditional write.
@@ -167,11 +168,14 @@ impl Tablet {
     where
         E: FnOnce(&GroupStateMachine, &TabletMetadata, Micros) -> Result<ResolvedWrite, Error> + Send + 'static,
     {
-        self.metadata()?.load.count_write(&write.row);
+        let load = Arc::clone(&self.metadata()?.load);
+        load.count_write(&write.row, bytes);
+        let started = load.call_start(|| self.runtime.clock.monotonic());
         self.admission.count_rows(1);
-        let permit = Arc::new(self.admission.admit(bytes + 256, timeout).await?);
+        let permit = Arc::new(trace::waiting(Stage::Memory, self.admission.admit(bytes + 256, timeout)).await?);
         let mode = if Failpoint::DecisionUnlatched.is_enabled() { LatchMode::Shared } else { LatchMode::Exclusive };
-        let latch = self.latches.acquire(&self.stored_row(&write.row), mode).await;
+        let row = self.stored_row(&write.row);
+        let latch = trace::waiting(Stage::Latch, self.latches.acquire(&row, mode)).await;
         let guards = WriteGuards::new(latch, permit);
         let (reply, result) = match self.submit_conditional(write, guards, evaluate).await? {
             Submission::AlreadyApplied(result) => return Ok(result.unwrap_or_default()),
@@ -180,7 +184,12 @@ impl Tablet {
         if Failpoint::AnswerBeforeCommit.is_enabled() {
             return Ok(result);
         }
-        match reply.await.unwrap_or_else(|_gone| Err(outcome_unknown()))? {
+        let waits = trace::stage(Stage::Outcome);
+        let reply = reply.await.unwrap_or_else(|_gone| Err(outcome_unknown()));
+        load.count_latency(started, || self.runtime.clock.monotonic());
+        let reply = reply?;
+        waits.discard();
+        match reply {
             RowReply::Applied => Ok(result),
             RowReply::Duplicate(result) => Ok(result.unwrap_or_default()),
             RowReply::Refused(refusal) => Err(self.row_failure(&refusal)),
@@ -204,7 +213,8 @@ impl Tablet {
         let metadata = self.served_in(&applied_state)?;
         Self::check_generation(&metadata, generation)?;
         check_row_in_range(&metadata, &row)?;
-        let now = self.queue.pending.lock().assign_timestamp(self.runtime.clock.wall(), applied_state.time);
+        let wall = self.runtime.clock.wall();
+        let now = self.queue.pending.lock().assign_timestamp(wall, applied_state.time);
         let row_and_token = token.clone().map(|token| (self.stored_row(&row), token));
         let check = AppliedCheck { id, row_and_token, now };
         let resolved = match self.evaluate(check, Arc::clone(&metadata), evaluate).await? {
@@ -215,8 +225,9 @@ impl Tablet {
         self.check_quota(metadata.schema().quota_refusal_of_changes(&resolved.changes), &id)?;
         let result = resolved.result.clone();
         let write = self.row_command(id, row, resolved, token);
+        let caller = WriteCaller::current();
         Ok(Submission::Queued(
-            self.enqueue(self.queue.pending.lock(), WriteTerms { term, deadline }, write, guards),
+            self.enqueue(self.queue.pending.lock(), WriteTerms { term, deadline }, write, (guards, caller)),
             result,
         ))
     }
@@ -233,6 +244,7 @@ impl Tablet {
     where
         E: FnOnce(&GroupStateMachine, &TabletMetadata, Micros) -> Result<ResolvedWrite, Error> + Send + 'static,
     {
+        let _evaluates = trace::stage(Stage::Evaluate);
         let check = Arc::new(check);
         let mut turn = None;
         loop {

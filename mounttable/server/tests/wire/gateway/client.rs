@@ -1,15 +1,24 @@
 //! A client of the gateway: one connection per request.
 
+use std::sync::Arc;
+
 use axum::body::{Body, BodyDataStream};
 use ebla_mounttable_tree::Reason;
 use ebla_mounttable_tree::messages::DEVELOPMENT_HEADER;
+use ebla_runtime::Connection;
 use futures::StreamExt;
 use http::{HeaderMap, Request, Response, StatusCode, header};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
+use tokio_rustls::TlsConnector;
 
 use crate::gateway::contract;
+use crate::secured;
 use crate::world::World;
 
 /// A request of this caller.
@@ -19,9 +28,24 @@ pub(super) fn request(caller: &str, method: &str, path: &str, body: impl Into<Bo
     request.body(body.into()).unwrap()
 }
 
+/// A connection to the gateway, with TLS if it is on.
+pub(super) async fn open(world: &World) -> Connection {
+    let connection = world.runtime.net.connect(world.server.http_address().unwrap()).await.unwrap();
+    let Some(secured) = secured::secured() else { return connection };
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(secured.ca.as_bytes()).unwrap()).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let mut config =
+        config.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let stream = TlsConnector::from(Arc::new(config)).connect(name, connection).await.unwrap();
+    Connection::new(stream, None)
+}
+
 /// The response, once its head has arrived.
 pub(super) async fn begin(world: &World, request: Request<Body>) -> Response<Body> {
-    let connection = world.runtime.net.connect(world.server.http_address().unwrap()).await.unwrap();
+    let connection = open(world).await;
     let (mut sender, connection) = http1::handshake(TokioIo::new(connection)).await.unwrap();
     // The reader sees how the connection ends.
     world.runtime.tasks.spawn_until_stopped("connection", async move { drop(connection.await) });

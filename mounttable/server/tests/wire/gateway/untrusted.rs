@@ -17,7 +17,7 @@ use proptest::prelude::{Just, ProptestConfig, Strategy, prop_oneof, proptest};
 use proptest::sample::select;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::gateway::client::Answer;
+use crate::gateway::client::{Answer, open};
 use crate::gateway::contract;
 use crate::inputs::inputs;
 use crate::world::World;
@@ -85,7 +85,7 @@ fn request(input: &Input) -> Request<Body> {
 
 /// A connection to the server.
 async fn connect(world: &World) -> SendRequest<Body> {
-    let connection = world.runtime.net.connect(world.server.http_address().unwrap()).await.unwrap();
+    let connection = open(world).await;
     let (sender, connection) = http1::handshake(TokioIo::new(connection)).await.unwrap();
     world.runtime.tasks.spawn_until_stopped("connection", async move { drop(connection.await) });
     sender
@@ -155,7 +155,7 @@ fn raw_examples() -> Vec<Vec<u8>> {
 
 async fn check_bytes(bytes: &[u8]) {
     let world = World::start().await;
-    let connection = world.runtime.net.connect(world.server.http_address().unwrap()).await.unwrap();
+    let connection = open(&world).await;
     let (read, mut write) = tokio::io::split(connection);
     // The server may close before it has read everything.
     let _sent = write.write_all(bytes).await;
@@ -190,7 +190,7 @@ proptest! {
 
 /// Sends `piece` again and again. Returns the bytes that were taken: until the server closed the connection, or read nothing for a second.
 async fn send_endlessly(world: &World, head: &str, piece: &[u8]) -> usize {
-    let mut connection = world.runtime.net.connect(world.server.http_address().unwrap()).await.unwrap();
+    let mut connection = open(world).await;
     connection.write_all(head.as_bytes()).await.unwrap();
     let mut sent = 0;
     while sent <= ENDLESS_BYTES_MAX {

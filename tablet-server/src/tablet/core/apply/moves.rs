@@ -6,7 +6,7 @@
 use ebla_model::codec;
 use ebla_model::command::{RefusalKind, Reply};
 use ebla_model::group_time::GroupTimes;
-use ebla_model::id::{CopyId, GroupId, LogIndex, OperationId, TabletId};
+use ebla_model::id::{CopyId, GroupId, LogIndex, OperationId, TableId, TabletId};
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::GroupDescriptor;
 use ebla_model::stored_row::stored_range;
@@ -162,8 +162,27 @@ impl<C: CellReader> Applier<'_, C> {
         if state.tablets.contains_key(&tablet) || tablets.chain(importing).any(overlaps) {
             return Err("the group has a tablet with these rows".to_owned());
         }
+        self.check_schema(start)?;
         self.check_times(start.time, start.gc_time)?;
         self.check_drops(start)
+    }
+
+    /// A cell that was copied may die in the source by the rules there before the tablet departs. By a later schema it may be alive, and would be
+    /// visible again here: the source must have that schema first. Earlier releases, which make no copies, do not compare.
+    fn check_schema(&self, start: &ImportStart) -> Result<(), String> {
+        let known = self.state.tables.get(&start.schema.table).map(|known| known.schema.version);
+        if start.copy.is_some() && known.is_some_and(|known| known > start.schema.version) {
+            let why = "the table is being changed, and the group with the tablet does not know its schema yet; move the tablet again later";
+            return Err(why.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Ends the copies of tablets of a table whose schema changes here: see [`Self::check_schema`]. The source finds that with its next step.
+    pub(super) fn end_copies(&mut self, table: TableId) {
+        for (tablet, arrival) in self.state.copies_of(table) {
+            self.end_import(tablet, &arrival);
+        }
     }
 
     /// Ages are evaluated at a group's GC time. If that of one group is later than the present in the other group, because a clock was
@@ -172,8 +191,8 @@ impl<C: CellReader> Applier<'_, C> {
         let (here, there) = (self.state.times(), GroupTimes { gc: gc_time, ..GroupTimes::default() });
         let is_ahead = here.is_gc_ahead_of(time) || there.is_gc_ahead_of(here.log);
         if self.state.has_cells() && is_ahead {
-            let why = "the times of the two groups differ by more than a minute, because the clock of a server was ahead; move the \
-                       tablet later, or to another group";
+            let why = "the times of the two groups differ by more than a minute, because the clock of a server was ahead; correct the \
+                       clocks (ebla doctor names the servers), and move the tablet later, or to another group";
             return Err(why.to_owned());
         }
         Ok(())
@@ -225,7 +244,7 @@ impl<C: CellReader> Applier<'_, C> {
             );
         }
         for token in &chunk.tokens {
-            if !self.state.has_room_for_token(&token.key, token.result.as_ref()) {
+            if !self.state.has_room_for_import(token, chunk.copy) {
                 let why = "the group's memory for idempotency tokens is full; move the tablet again later";
                 return ImportStatus::Refused(why.to_owned());
             }

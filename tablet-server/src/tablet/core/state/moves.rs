@@ -2,7 +2,9 @@
 
 use ebla_model::id::{CopyId, LogId, LogIndex, OperationId, TableId, TabletId, Term};
 use ebla_model::key::KeyRange;
-use ebla_model::tablet_move::{Arrival, ArrivalProgress, Departure, DeparturePhase, ImportPosition, MoveId};
+use ebla_model::tablet_move::{
+    Arrival, ArrivalProgress, Departure, DeparturePhase, ImportPosition, ImportedToken, MoveId,
+};
 use ebla_model::time::Micros;
 use ebla_proto::convert;
 use ebla_storage::store::layout::{self, MetaKey};
@@ -99,6 +101,26 @@ impl GroupState {
         if removed.is_some_and(|arrival| arrival.is_importing()) {
             self.dirty.tokens.extend(self.tokens.retain(&self.stored_ranges()));
         }
+    }
+
+    /// Whether the group can store a token of a tablet that is imported. A difference of a copy may have a token again that is here already:
+    /// it takes the place of the first one. Without copies a token comes once, and earlier releases decide alike.
+    pub fn has_room_for_import(&mut self, token: &ImportedToken, copy: Option<CopyId>) -> bool {
+        let result = token.result.as_ref();
+        if copy.is_none() {
+            return self.has_room_for_token(&token.key, result);
+        }
+        if !self.tokens.has_room_to_replace(&token.key, result) {
+            self.forget_tokens();
+        }
+        self.tokens.has_room_to_replace(&token.key, result)
+    }
+
+    /// The copies of tablets of this table that are being imported and were begun ahead of their moves.
+    pub fn copies_of(&self, table: TableId) -> Vec<(TabletId, Arrival)> {
+        let is_copy = |arrival: &Arrival| arrival.is_importing() && arrival.copy.is_some() && arrival.table == table;
+        let copies = self.arrivals.iter().filter(|(_tablet, arrival)| is_copy(arrival));
+        copies.map(|(tablet, arrival)| (*tablet, arrival.clone())).collect()
     }
 
     /// Ends the imports of a table that is dropped.

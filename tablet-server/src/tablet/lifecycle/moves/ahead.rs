@@ -4,6 +4,7 @@
 //!   begin the record of changes
 //!   Begin, Chunk ...        the content, part by part
 //!   take the changes, Chunk ...   again and again, until little is left
+//!   Chunk                   the times of the source, which the target compares with its own
 //!   Out                     the tablet departs
 //!   take the last changes, Chunk ..., Finish
 //! ```
@@ -69,16 +70,18 @@ const ROUNDS_MAX: u32 = 8;
 enum Round {
     /// What has changed meanwhile is sent.
     Difference,
+    /// The target compares its times with those of the source, which a clock may have changed during the copy.
+    Compare,
     /// The tablet departs.
     Depart,
     /// It changes faster than it can be copied.
     GiveUp,
 }
 
-/// What follows when changes of `rest` bytes are not sent, and `rounds` differences were.
-const fn next_round(rest: usize, rounds: u32) -> Round {
+/// What follows when changes of `rest` bytes are not sent, and `rounds` differences were. `compared`: the target has compared the times since.
+const fn next_round(rest: usize, rounds: u32, compared: bool) -> Round {
     if rest <= REST_SMALL || (rounds >= ROUNDS_MAX && rest <= REST_MAX) {
-        Round::Depart
+        if compared { Round::Depart } else { Round::Compare }
     } else if rounds >= ROUNDS_MAX {
         Round::GiveUp
     } else {
@@ -262,15 +265,22 @@ impl TabletGroup {
             tokio::time::sleep(self.elapsed_since(began).min(PAUSE_MAX)).await;
         }
         self.runtime.steps.reached(Step::MoveCopied).await;
-        let mut rounds = 0;
+        let (mut rounds, mut compared) = (0, false);
         loop {
             self.check_copy(route.id, &made)?;
-            match next_round(made.record.gauge.content_bytes(), rounds) {
+            match next_round(made.record.gauge.content_bytes(), rounds, compared) {
                 Round::Depart => break,
                 Round::GiveUp => return Err(too_fast()),
-                Round::Difference => self.send_difference(route, &mut made).await?,
+                Round::Compare => {
+                    self.send_times(route, &mut made).await?;
+                    compared = true;
+                }
+                Round::Difference => {
+                    self.send_difference(route, &mut made).await?;
+                    rounds += 1;
+                    compared = false;
+                }
             }
-            rounds += 1;
         }
         self.check_sessions().await?;
         self.check_start(&made).await?;
@@ -360,6 +370,19 @@ impl TabletGroup {
             self.send_chunk(route, chunk).await?;
             made.number = difference.number();
         }
+        Ok(())
+    }
+
+    /// Has the target compare its times with those of this group, while the tablet is served. They are compared again when it has departed.
+    async fn send_times(&self, route: Route<'_>, made: &mut AheadCopy) -> Result<(), Failure> {
+        // The times are those of the last entry.
+        self.propose_command(CommandKind::Tick, ENTRY_TIMEOUT).await?;
+        let (state_machine, copy, number) = (Arc::clone(&self.state_machine), made.copy(), made.number);
+        let read =
+            move || state_machine.with_state(|state| Difference::of_times(copy, number, (state.time, state.gc_time)));
+        let chunk = self.maintenance.run(read).await.map_err(pool_failure)?;
+        self.send_chunk(route, chunk).await?;
+        made.number += 1;
         Ok(())
     }
 
@@ -536,11 +559,19 @@ mod tests {
     #[test]
     fn a_tablet_departs_when_little_is_left_or_after_the_last_round() {
         for rounds in [0, ROUNDS_MAX, 100] {
-            assert_eq!(next_round(REST_SMALL, rounds), Round::Depart);
+            assert_eq!(next_round(REST_SMALL, rounds, true), Round::Depart);
+            assert_eq!(
+                next_round(REST_SMALL, rounds, false),
+                Round::Compare,
+                "writes stop after the times are compared"
+            );
         }
-        assert_eq!(next_round(REST_SMALL + 1, 0), Round::Difference);
-        assert_eq!(next_round(usize::MAX, ROUNDS_MAX - 1), Round::Difference);
-        assert_eq!(next_round(REST_MAX, ROUNDS_MAX), Round::Depart);
-        assert_eq!(next_round(REST_MAX + 1, ROUNDS_MAX), Round::GiveUp);
+        for compared in [true, false] {
+            assert_eq!(next_round(REST_SMALL + 1, 0, compared), Round::Difference);
+            assert_eq!(next_round(usize::MAX, ROUNDS_MAX - 1, compared), Round::Difference);
+            assert_eq!(next_round(REST_MAX + 1, ROUNDS_MAX, compared), Round::GiveUp);
+        }
+        assert_eq!(next_round(REST_MAX, ROUNDS_MAX, true), Round::Depart);
+        assert_eq!(next_round(REST_MAX, ROUNDS_MAX, false), Round::Compare);
     }
 }

@@ -44,6 +44,13 @@ impl Difference {
         Self { copy, number, removed, cells: cells.into_iter(), tokens: tokens.into_iter() }
     }
 
+    /// A chunk without changes that has the target compare `times`, the source's log time and GC time, with its own. `number`: of differences
+    /// that the target has.
+    pub(super) fn of_times(copy: CopyId, number: u64, times: (Micros, Micros)) -> ImportChunk {
+        let (from, to) = (ImportPosition::Difference(number), ImportPosition::Difference(number + 1));
+        ImportChunk { to, times: Some(times), ..export::empty_chunk(Some(copy), from) }
+    }
+
     /// The next chunk, which ends with the item that fills `room`, in bytes, and the room that it leaves; without any change when all were
     /// returned.
     ///

@@ -152,6 +152,8 @@ struct Attempt {
     /// Up to where the target has the content, as far as it has replied.
     position: ImportPosition,
     difference: Option<Difference>,
+    /// Whether the target has the times of the source after all differences.
+    compared: bool,
     rest: Option<VecDeque<ImportChunk>>,
     /// The step that has no reply.
     awaits: Option<MoveStep>,
@@ -173,6 +175,8 @@ struct World {
     sent: Vec<(MoveId, CopyId, MoveStep)>,
     tickets: Vec<LogIndex>,
     numbers: u64,
+    /// Time and GC time of the source when the tablet departed. The source goes on with its other tablets.
+    departed_at: (Micros, Micros),
     /// A fault: the last difference is not sent.
     forgets_difference: bool,
 }
@@ -188,8 +192,16 @@ impl World {
             KeyRange::new(RowKey::default(), Some(RowKey::new("b"))).unwrap(),
         );
         let tickets = vec![target.state.applied.index];
-        let mut world =
-            Self { source, target, attempt: None, sent: Vec::new(), tickets, numbers: 0, forgets_difference: false };
+        let mut world = Self {
+            source,
+            target,
+            attempt: None,
+            sent: Vec::new(),
+            tickets,
+            numbers: 0,
+            departed_at: (Micros::ZERO, Micros::ZERO),
+            forgets_difference: false,
+        };
         (0..6).for_each(|at| world.write(at, at));
         world
     }
@@ -272,7 +284,8 @@ impl World {
         let start = export::start(&self.source.state, &exported).unwrap();
         let awaits = Some(MoveStep::Begin(Box::new(start.clone())));
         let (position, difference, rest) = (ImportPosition::Start, None, None);
-        self.attempt = Some(Attempt { id, copy, exported, start, gauge, position, difference, rest, awaits });
+        let compared = false;
+        self.attempt = Some(Attempt { id, copy, exported, start, gauge, position, difference, compared, rest, awaits });
         self.send();
     }
 
@@ -320,12 +333,21 @@ impl World {
         if !departs {
             let changes = self.source.changes.take(attempt.copy).map_err(|_given_up| ())?;
             attempt.difference = Some(Difference::new(attempt.copy, number, changes));
+            attempt.compared = false;
             return Ok(None);
+        }
+        if !attempt.compared {
+            attempt.compared = true;
+            let times = (self.source.state.time, self.source.state.gc_time);
+            return Ok(Some(MoveStep::Chunk(Difference::of_times(attempt.copy, number, times))));
         }
         let (target, ticket) = (self.target.state.descriptor.clone(), attempt.exported.ticket);
         let out = MoveStep::Out { target, ticket, copy: Some(attempt.copy) };
         match self.source.apply(CommandKind::Move(attempt.id, out)) {
-            Reply::Done => Ok(None),
+            Reply::Done => {
+                self.departed_at = (self.source.state.time, self.source.state.gc_time);
+                Ok(None)
+            }
             _ => Err(()),
         }
     }
@@ -453,10 +475,8 @@ impl World {
                     "a write is forgotten"
                 );
             }
-            assert!(
-                self.target.state.time >= self.source.state.time
-                    && self.target.state.gc_time >= self.source.state.gc_time
-            );
+            let (time, gc_time) = self.departed_at;
+            assert!(self.target.state.time >= time && self.target.state.gc_time >= gc_time);
             assert_eq!(self.target.state.tables[&TABLE].schema, self.source.state.tables[&TABLE].schema);
         }
     }

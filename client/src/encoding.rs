@@ -1,4 +1,4 @@
-//! Text encodings of bytes on the command line and in output. Keys, qualifiers and values follow one rule, so output can be
+//! Text encodings of bytes and times, on the command line, in output and in the console. Keys, qualifiers and values follow one rule, so output can be
 //! used as input.
 //!
 //! ```text
@@ -13,6 +13,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use ebla_model::Micros;
 use ebla_model::key::RowKey;
 
 /// Reads escaped text.
@@ -95,6 +96,13 @@ pub fn to_base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
+/// A point in time for people: ISO 8601, UTC.
+pub fn time(at: Micros) -> String {
+    let (seconds, micros) = (at.get().div_euclid(1_000_000), at.get().rem_euclid(1_000_000));
+    let nanos = i32::try_from(micros * 1_000).unwrap_or_default();
+    prost_types::Timestamp { seconds, nanos }.to_string()
+}
+
 /// Quotes text as one word of a shell command line.
 pub fn shell_quote(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._/:@%+,-".contains(c);
@@ -174,6 +182,13 @@ mod tests {
     #[test]
     fn json_carries_base64() {
         assert_eq!((to_base64(b"\xff\x00"), to_base64(b"CNN")), ("/wA=".to_owned(), "Q05O".to_owned()));
+    }
+
+    #[test]
+    fn times_are_shown_in_utc() {
+        assert_eq!(time(Micros::ZERO), "1970-01-01T00:00:00Z");
+        assert_eq!(time(Micros::new(1_763_879_499_123_456)), "2025-11-23T06:31:39.123456Z");
+        assert_eq!(time(Micros::new(-1)), "1969-12-31T23:59:59.999999Z");
     }
 
     #[test]

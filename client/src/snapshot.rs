@@ -10,7 +10,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ebla_client::{Admin, BearerToken, Client};
+use crate::{Admin, BearerToken, Client};
+use ebla_model::Micros;
+use ebla_model::call_times::CallTimes;
 use ebla_model::capacity::{Resources, WriteState};
 use ebla_model::clock_offset::ClockState;
 use ebla_model::error::{Error, Reason};
@@ -71,6 +73,42 @@ pub struct ClusterSnapshot {
     pub awaited: Option<operate::Awaited>,
     /// The tablet servers, by id.
     pub servers: Vec<ServerSnapshot>,
+    /// The master's clock when it answered.
+    pub time: Option<Micros>,
+    /// What the master observes to be wrong, and since when.
+    pub problems: Vec<operate::ObservedProblem>,
+}
+
+impl ClusterSnapshot {
+    /// Since when the master has observed a problem of a server, or of tablets; `None`: not known.
+    pub fn since(&self, kind: operate::ProblemKind, server: Option<u64>) -> Option<Micros> {
+        let wanted = |one: &&operate::ObservedProblem| one.kind() == kind && one.server == server.unwrap_or_default();
+        self.problems.iter().find(wanted).map(|one| Micros::new(one.since_micros))
+    }
+}
+
+/// Replicas of a server that are far behind their leaders.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReplicaLag {
+    /// How many.
+    pub replicas: u64,
+    /// The largest number of log entries that one has not applied.
+    pub entries_max: u64,
+    /// The largest difference in the times of the last applied commands.
+    pub time_max: Duration,
+    /// The first of their groups.
+    pub groups_first: Vec<u64>,
+}
+
+impl From<&operate::ReplicaLag> for ReplicaLag {
+    fn from(lag: &operate::ReplicaLag) -> Self {
+        Self {
+            replicas: lag.replicas,
+            entries_max: lag.entries_max,
+            time_max: Duration::from_millis(lag.millis_max),
+            groups_first: lag.groups_first.clone(),
+        }
+    }
 }
 
 /// The state of a tablet server.
@@ -116,6 +154,14 @@ pub struct ServerSnapshot {
     pub memory_groups: Option<MemoryGroups>,
     /// How far its drain is.
     pub drain: DrainState,
+    /// Rows that are read by their keys, and batches of scans, per second, of the tablets that it leads.
+    pub reads_per_second: Option<u64>,
+    /// Rows that are written per second, of the tablets that it leads.
+    pub writes_per_second: Option<u64>,
+    /// Its replicas that are far behind; `None`: not known.
+    pub lag: Option<ReplicaLag>,
+    /// Its calls of the data API within the last seconds; `None`: not known.
+    pub calls: Option<CallTimes>,
 }
 
 impl ServerSnapshot {
@@ -150,6 +196,8 @@ impl ServerSnapshot {
 
     fn of_status(one: &operate::ServerStatus, knows_metadata: bool) -> Self {
         let known = |number: u64| one.reachable.then_some(number);
+        // Masters that report loads report the lag too.
+        let load = |number: u64| one.lag.as_ref().map(|_lag| number);
         let (resources, writes) = one.resources.as_ref().map(convert::resources_from_proto).unwrap_or_default();
         Self {
             is_registered: one.registered,
@@ -167,6 +215,10 @@ impl ServerSnapshot {
             scan_cache: one.scan_cache.as_ref().map(convert::scan_cache_state_from_proto),
             memory_groups: one.memory_groups.as_ref().map(convert::memory_groups_from_proto),
             drain: one.drain(),
+            reads_per_second: load(one.reads_per_second),
+            writes_per_second: load(one.writes_per_second),
+            lag: one.lag.as_ref().map(ReplicaLag::from),
+            calls: one.calls.as_ref().map(convert::call_times_from_proto),
             ..Self::of_record(&one.server.clone().unwrap_or_default())
         }
     }
@@ -192,6 +244,8 @@ impl From<operate::StatusReply> for ClusterSnapshot {
             remembered: reply.remembered,
             awaited: reply.awaited,
             servers: reply.servers.iter().map(|one| ServerSnapshot::of_status(one, knows_metadata)).collect(),
+            time: (reply.time_micros != 0).then_some(Micros::new(reply.time_micros)),
+            problems: reply.problems,
         }
     }
 }
@@ -266,6 +320,11 @@ pub async fn fetch(
     }
 }
 
+/// Whether a tablet server answers at this address in time, without the master's help.
+pub async fn answers(address: &str, timeout: Duration, runtime: &Runtime) -> bool {
+    locate(address, timeout, runtime).await.is_ok()
+}
+
 /// The first address that answers.
 async fn find_responder(
     addresses: &[String],
@@ -296,8 +355,8 @@ fn unreachable(address: &str, error: &Error) -> Error {
 
 /// Fetches the cached directory of a tablet server.
 async fn locate(address: &str, timeout: Duration, runtime: &Runtime) -> Result<ClusterReply, Error> {
-    let mut client = LocateClient::new(runtime.net.channel(address))
-        .max_decoding_message_size(ebla_client::channel::MESSAGE_BYTES_MAX);
+    let mut client =
+        LocateClient::new(runtime.net.channel(address)).max_decoding_message_size(crate::channel::MESSAGE_BYTES_MAX);
     let timed_out = |_elapsed| Error::new(Reason::Unavailable, "timed out");
     let answer = tokio::time::timeout(timeout, client.cluster(ClusterRequest {})).await.map_err(timed_out)?;
     answer.map(tonic::Response::into_inner).map_err(|status| from_status(&status).0)
