@@ -8,9 +8,8 @@ use std::path::Path;
 
 use rocksdb::checkpoint::Checkpoint;
 
+use super::GroupStore;
 use super::error::StoreError;
-use super::scan::end_of_keys;
-use super::{GcRules, GroupStore};
 use crate::folder;
 
 impl GroupStore {
@@ -26,24 +25,5 @@ impl GroupStore {
         checkpoint.create_checkpoint(dir).map_err(StoreError::engine("create checkpoint"))?;
         folder::sync(dir).map_err(StoreError::io("sync", dir))?;
         folder::sync_parent(dir).map_err(StoreError::io("sync folder of", dir))
-    }
-
-    /// Sets the rules after a split has reduced the tablet's range, and drops the files that are entirely outside.
-    ///
-    /// Later compactions drop the remaining cells outside the range. Correctness depends on neither: reads respect the range.
-    ///
-    /// # Errors
-    /// When RocksDB fails.
-    pub fn drop_outside(&self, rules: GcRules) -> Result<(), StoreError> {
-        let gaps = rules.gaps();
-        self.set_gc_rules(rules);
-        for (from, to) in gaps {
-            let to = to.unwrap_or_else(end_of_keys);
-            for cells in self.all_cells()? {
-                let dropped = self.database().delete_file_in_range_cf(&cells, &from, &to);
-                dropped.map_err(StoreError::engine("drop files outside the tablets"))?;
-            }
-        }
-        Ok(())
     }
 }

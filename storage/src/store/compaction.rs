@@ -148,10 +148,13 @@ pub(super) struct CurrentGcRules {
     /// Locked only to copy or swap the pointer. `None` until the group has set its rules: all cells are retained.
     current: Mutex<Option<Arc<GcRules>>>,
     epoch: AtomicU64,
+    /// Held while the rules are replaced, and while files are deleted by them. Not `current`: a compaction takes that one while it begins.
+    replacing: Mutex<()>,
 }
 
 impl CurrentGcRules {
     pub(super) fn set(&self, rules: GcRules) {
+        let _replacing = self.replacing.lock();
         // The epoch first: a view that still sees the old one was created, with its iterators, before any compaction could
         // apply the new rules.
         self.epoch.fetch_add(1, Ordering::SeqCst);
@@ -160,6 +163,12 @@ impl CurrentGcRules {
 
     pub(super) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// Reads the rules, which are not replaced before `read` returns. `None` when there are none yet.
+    pub(super) fn while_unchanged<T>(&self, read: impl FnOnce(&GcRules) -> T) -> Option<T> {
+        let _replacing = self.replacing.lock();
+        self.current().map(|rules| read(&rules))
     }
 
     fn current(&self) -> Option<Arc<GcRules>> {

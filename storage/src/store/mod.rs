@@ -29,6 +29,7 @@ pub mod compaction;
 mod cursor;
 pub mod error;
 mod faults;
+mod gaps;
 pub mod layout;
 mod memory;
 mod merge;

@@ -1,10 +1,11 @@
-//! The maintenance loop: one tick, six policies.
+//! The maintenance loop: one tick, seven policies.
 //!
 //! One task probes all replicas four times a second and applies the policies to them:
 //! - `flush`: which memtables are flushed, and when writes stall because memtables use too much memory;
 //! - `purge`: how far Raft logs are truncated below the flushed entries;
 //! - `split`: the automatic split of a tablet above a size or a load (`hot_tablets`), and division of a group above a size;
 //! - `gc`: the garbage collection of excess cell versions;
+//! - `gaps`: the space of cells that tablets which moved or were dropped have left behind;
 //! - `relocate`: the move of cells whose locality group has changed;
 //! - `memory`: loading of locality groups in memory, within their budget.
 //!
@@ -14,6 +15,7 @@
 //! continued.
 
 mod flush;
+mod gaps;
 mod gc;
 mod hot_tablets;
 mod memory;
@@ -31,6 +33,7 @@ use ebla_storage::flush::GroupLoad;
 use tracing::{debug, warn};
 
 use self::flush::Flusher;
+use self::gaps::GapCollector;
 use self::gc::GcScheduler;
 use self::memory::MemoryLoader;
 use self::purge::{LogPurger, LogRetention};
@@ -71,6 +74,7 @@ pub fn start(manager: &Arc<TabletManager>, limits: MaintenanceLimits, runtime: &
         purger: LogPurger::new(retention, runtime),
         splitter: AutoSplitter::new(manager, limits, runtime),
         gc: GcScheduler::new(runtime),
+        gap_collector: GapCollector::new(manager, runtime),
         relocator: Relocator::new(manager, runtime),
         memory_loader: MemoryLoader::new(manager, runtime),
         runtime: runtime.clone(),
@@ -89,6 +93,7 @@ struct MaintenanceLoop {
     purger: LogPurger,
     splitter: AutoSplitter,
     gc: GcScheduler,
+    gap_collector: GapCollector,
     relocator: Relocator,
     memory_loader: MemoryLoader,
     runtime: Runtime,
@@ -107,6 +112,8 @@ struct GroupProbe {
     /// The tablets with their sizes in bytes.
     tablets: Vec<(Tablet, u64)>,
     flushed_index: LogIndex,
+    /// Of rows that are in no tablet of the group.
+    bytes_in_gaps: u64,
 }
 
 impl MaintenanceLoop {
@@ -127,6 +134,7 @@ impl MaintenanceLoop {
                 self.purger.apply(&groups, &probes);
                 self.splitter.apply(&groups, &probes);
                 self.gc.apply(probes.iter().flat_map(|probe| &probe.tablets));
+                self.gap_collector.apply(&groups, &probes);
                 self.relocator.apply(&groups);
                 self.memory_loader.apply(&groups);
                 self.prepare_log_segment();
@@ -168,7 +176,7 @@ fn probe_group(group: &Arc<TabletGroup>, level: ProbeLevel) -> GroupProbe {
         range_tombstones: store.unflushed_range_tombstones(),
     };
     if level == ProbeLevel::Cheap {
-        return GroupProbe { load, tablets: Vec::new(), flushed_index: LogIndex::default() };
+        return GroupProbe { load, tablets: Vec::new(), flushed_index: LogIndex::default(), bytes_in_gaps: 0 };
     }
     let flushed_index = state_machine.flushed_id().ok().flatten().unwrap_or_default().index;
     let sizes = state_machine.sizes();
@@ -176,7 +184,8 @@ fn probe_group(group: &Arc<TabletGroup>, level: ProbeLevel) -> GroupProbe {
         let size_bytes = sizes.get(&tablet.id()).copied().unwrap_or_default();
         (tablet, size_bytes)
     };
-    GroupProbe { load, tablets: group.tablets().into_iter().map(sized).collect(), flushed_index }
+    let tablets = group.tablets().into_iter().map(sized).collect();
+    GroupProbe { load, tablets, flushed_index, bytes_in_gaps: state_machine.bytes_in_gaps() }
 }
 
 fn log_sizes(groups: &[Arc<TabletGroup>], probes: &[GroupProbe]) {

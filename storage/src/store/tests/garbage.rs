@@ -95,13 +95,10 @@ fn with_view_takes_a_new_view_when_the_first_expires() {
     assert_eq!((count.unwrap(), attempts), (12, 2));
 }
 
-#[test]
-fn files_outside_the_range_go_at_once() {
-    let dir = TempDir::new().unwrap();
-    let store = new_store(&dir);
-    // Three times the file size, and nothing that shrinks.
+/// Writes rows `row00000001` to `rows`, each with 16 KiB that do not shrink.
+fn fill_with_noise(store: &GroupStore, rows: u64) {
     let mut state = 7u64;
-    for index in 1..=3000 {
+    for index in 1..=rows {
         let value: Vec<u8> = std::iter::repeat_with(|| {
             state ^= state << 13;
             state ^= state >> 7;
@@ -115,6 +112,14 @@ fn files_outside_the_range_go_at_once() {
         put(&mut batch, &row(&format!("row{index:08}")), 1, "q", 90, &value);
         store.write(&batch).unwrap();
     }
+}
+
+#[test]
+fn files_outside_the_range_go_at_once() {
+    let dir = TempDir::new().unwrap();
+    let store = new_store(&dir);
+    // Three times the file size, and nothing that shrinks.
+    fill_with_noise(&store, 3000);
     store.flush().unwrap();
     store.compact().unwrap();
     let before = store.size_bytes().unwrap();
@@ -142,4 +147,42 @@ fn a_deleted_cell_does_not_come_back_when_collected() {
     store.set_gc_rules(rules(&KeyRange::all(), 50));
     store.compact().unwrap();
     assert!(qualifiers(&store).iter().all(|(found, _)| *found != row("m")));
+}
+
+#[test]
+fn gaps_are_collected_in_files_of_every_level() {
+    let dir = TempDir::new().unwrap();
+    let store = new_store(&dir);
+    fill_with_noise(&store, 3000);
+    store.flush().unwrap();
+    store.compact().unwrap();
+    // In level 0, over the whole range.
+    fill_with_noise(&store, 300);
+    let mut batch = Batch::new();
+    put(&mut batch, &row("row00002999"), 1, "new", 90, b"v");
+    store.write(&batch).unwrap();
+    store.flush().unwrap();
+    assert_eq!(store.bytes_in_gaps().unwrap(), 0, "no rules yet");
+    store.collect_gaps().unwrap();
+    assert_eq!(row_names(&store).len(), 3000);
+
+    // In the middle of a file at both ends.
+    store.set_gc_rules(rules(&range("row00001400", "row00001500"), 0));
+    let garbage = store.bytes_in_gaps().unwrap();
+    assert!(garbage > 2900 * (16 << 10), "{garbage}");
+    store.collect_gaps().unwrap();
+    let left = store.bytes_in_gaps().unwrap();
+    assert!(left < 512 << 10, "{left} of {garbage}");
+    let kept = store.size_bytes().unwrap();
+    assert!(kept < 110 * (16 << 10), "{kept}");
+    assert_eq!(row_names(&store).len(), 100);
+
+    // A tablet in a former gap keeps its cells.
+    store.set_gc_rules(rules(&range("row00001400", "row00001600"), 0));
+    let mut batch = Batch::new();
+    put(&mut batch, &row("row00001550"), 1, "q", 90, b"v");
+    store.write(&batch).unwrap();
+    store.flush().unwrap();
+    store.collect_gaps().unwrap();
+    assert_eq!(row_names(&store).len(), 101);
 }

@@ -37,12 +37,13 @@ use tracing::{error, info};
 
 use crate::raft::{AppliedPosition, CommittedEntry, Fault, GroupOrigin, GroupReplica, StateMachine};
 use crate::tablet::WriteId;
-use crate::tablet::core::applied_state::{AppliedState, GroupMetadata, TabletMetadata};
+use crate::tablet::core::applied_state::{AppliedState, GroupMetadata};
 use crate::tablet::core::apply::{self, Applier, CellEdit, CellReader};
 use crate::tablet::core::change_record::{ChangeRecords, Changes, RecordGauge};
 use crate::tablet::core::command;
 use crate::tablet::core::damage::DamageReports;
 use crate::tablet::core::entry::{DecodedEntry, DecodedPayload};
+use crate::tablet::core::file_sizes::FileSizeCache;
 use crate::tablet::core::planted;
 use crate::tablet::core::state::{GroupState, MetaEdit};
 use crate::tablet::core::store_rules::{gc_rules, wanted_families};
@@ -103,19 +104,10 @@ pub struct GroupStateMachine {
     store: RwLock<Arc<GroupStore>>,
     /// Locked to copy or replace the pointer.
     applied_state: RwLock<Arc<AppliedState>>,
-    /// Locked to copy or replace the value.
-    file_sizes: Mutex<Option<FileSizes>>,
+    file_sizes: FileSizeCache,
     damage: DamageReports,
     /// Of tablets that are being copied.
     changes: ChangeRecords,
-}
-
-/// The sizes of the group's tablets in files, which change only with the files or the tablets.
-#[derive(Clone)]
-struct FileSizes {
-    files_version: u64,
-    metadata: Arc<GroupMetadata>,
-    sizes: Arc<BTreeMap<TabletId, u64>>,
 }
 
 impl std::fmt::Debug for GroupStateMachine {
@@ -154,7 +146,7 @@ impl GroupStateMachine {
             state: Mutex::new(state),
             store: RwLock::new(Arc::new(store)),
             applied_state,
-            file_sizes: Mutex::default(),
+            file_sizes: FileSizeCache::default(),
             damage: DamageReports::default(),
             changes: ChangeRecords::default(),
         })
@@ -194,29 +186,17 @@ impl GroupStateMachine {
     /// Blocking when files have changed.
     #[must_use]
     pub fn sizes(&self) -> BTreeMap<TabletId, u64> {
-        let (store, metadata) = (self.store(), Arc::clone(&self.applied_state().metadata));
-        let in_files = self.file_sizes(&store, metadata);
+        let store = self.store();
+        let in_files = self.file_sizes.of(&store, &self.applied_state().metadata).tablets;
         let tablets = u64::try_from(in_files.len()).unwrap_or(u64::MAX).max(1);
         let unflushed = store.unflushed_bytes().unwrap_or_default() / tablets;
         in_files.iter().map(|(tablet, bytes)| (*tablet, bytes.saturating_add(unflushed))).collect()
     }
 
-    fn file_sizes(&self, store: &GroupStore, metadata: Arc<GroupMetadata>) -> Arc<BTreeMap<TabletId, u64>> {
-        let files_version = store.files_version().unwrap_or_default();
-        let known = self.file_sizes.lock().clone();
-        if let Some(known) =
-            known.filter(|known| known.files_version == files_version && Arc::ptr_eq(&known.metadata, &metadata))
-        {
-            return known.sizes;
-        }
-        let size = |tablet: &TabletMetadata| {
-            let range = tablet.stored_range(&tablet.descriptor.range);
-            store.row_range_bytes(&range).unwrap_or_default()
-        };
-        let sizes = metadata.tablets.iter().map(|(id, tablet)| (*id, size(tablet)));
-        let sizes: Arc<BTreeMap<TabletId, u64>> = Arc::new(sizes.collect());
-        *self.file_sizes.lock() = Some(FileSizes { files_version, metadata, sizes: Arc::clone(&sizes) });
-        sizes
+    /// The approximate bytes in files of rows that are in no tablet of the group. Blocking when files have changed.
+    #[must_use]
+    pub fn bytes_in_gaps(&self) -> u64 {
+        self.file_sizes.of(&self.store(), &self.applied_state().metadata).in_gaps
     }
 
     /// Whether this write was applied before, as far as this replica has applied. Blocking: waits for an apply.
@@ -522,7 +502,7 @@ impl StateMachine for GroupStateMachine {
         store.set_gc_rules(gc_rules(&state));
         store.place_tables(wanted_families(&state)).map_err(Error::from).map_err(fault("install snapshot"))?;
         *self.store.write() = Arc::new(store);
-        *self.file_sizes.lock() = None;
+        self.file_sizes.clear();
         self.publish(&state, GroupMetadata::of(&state, Some(&self.applied_state().metadata)));
         info!(group = %self.id.group, replica = %self.id.replica, applied = %state.applied, "snapshot installed");
         Ok(())
