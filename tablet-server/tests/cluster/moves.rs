@@ -342,3 +342,27 @@ async fn measure(version: ClusterVersion, mebibytes: u32) {
     }
     fixture.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_space_of_a_tablet_that_moved_is_freed_without_a_write() {
+    let fixture = Fixture::start_in_version(ClusterVersion::NEWEST).await;
+    write(fixture.server(0).cluster(), 0, 400, 40_000).await;
+    let (source, target) = separate(&fixture).await;
+    // What is still in a memtable would not be in a file later either.
+    let replicas = |group: GroupId| (0..3).map(move |at| (at, group));
+    let of =
+        |(at, group)| fixture.server(at).tablet_manager().group(group).map(|group| Arc::clone(group.state_machine()));
+    for replica in replicas(source).filter_map(of) {
+        replica.flush().unwrap();
+        let bytes = replica.store().size_bytes().unwrap();
+        assert!(bytes > 12_000_000, "{bytes} bytes in files");
+    }
+    move_to(&fixture, TABLET, source, target).await;
+    until("the source is small", || {
+        let sizes = replicas(source).filter_map(of).map(|replica| replica.store().size_bytes().unwrap());
+        sizes.clone().count() == 3 && sizes.max() < Some(2_000_000)
+    })
+    .await;
+    expect_rows(&scan(fixture.server(0).cluster()).await, 400, 40_000);
+    fixture.stop().await;
+}
