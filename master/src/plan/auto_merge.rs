@@ -4,7 +4,7 @@
 //!   a pair       adjacent tablets of an active table, together smaller than the limit,
 //!                both quiet for long enough, as their leaders report
 //!   order        pairs in one group first, then the smallest; a tablet is in one pair at a time
-//!   two groups   the smaller tablet is moved first, if it has at most an eighth of the limit: it waits while it is copied
+//!   two groups   the smaller tablet is moved first; it is served while it is copied (from cluster version 2 on)
 //! ```
 //!
 //! The limit is `merge_bytes`, and at most half of the size above which a server splits a tablet: a merged tablet must grow to twice
@@ -37,8 +37,6 @@ use crate::cluster::{ClusterSnapshot, TabletReport};
 const MERGES_MAX: usize = 16;
 /// The maximum number of them that move a tablet first.
 const MOVES_MAX: usize = 4;
-/// A tablet is moved for a merge if it has at most this part of the limit.
-const MOVED_FRACTION: u64 = 8;
 /// A leader that reports a merged tablet as quiet for the time since the merge, except for this, has not seen it busy since. Longer than
 /// the period of the leader's measurements.
 const QUIET_SLACK: Duration = Duration::from_secs(10);
@@ -283,9 +281,6 @@ fn pair(left: &Candidate<'_>, right: &Candidate<'_>, limit: u64) -> Option<(u64,
     let (smaller, other) =
         if left.report.size_bytes <= right.report.size_bytes { (left, upper) } else { (right, lower) };
     let is_together = lower.group == upper.group;
-    if !is_together && smaller.report.size_bytes > limit / MOVED_FRACTION {
-        return None;
-    }
     let merge = PlannedMerge {
         pair: MergePair { left: lower.clone(), right: upper.clone() },
         moved: (!is_together).then(|| (smaller.descriptor().tablet, other.group)),
