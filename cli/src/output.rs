@@ -347,11 +347,16 @@ pub fn note(line: &str) {
     drop(writeln!(std::io::stderr().lock(), "{line}"));
 }
 
-/// Writes one JSON document to stdout; with `-o ndjson` on one line, or a list with a line for each element.
+/// Writes one JSON document to stdout, as [`json_text`].
 pub fn print_json(value: &Value) {
+    print(&json_text(value));
+}
+
+/// A JSON document in the layout of the output: with `-o ndjson` on one line, or a list with a line for each element.
+pub fn json_text(value: &Value) -> String {
     match layout() {
-        Layout::Ndjson => print(&lines(value)),
-        _ => print(&document(value)),
+        Layout::Ndjson => lines(value),
+        _ => document(value),
     }
 }
 

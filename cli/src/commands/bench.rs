@@ -6,7 +6,7 @@ use std::time::Duration;
 use ebla_runtime::tls::TlsFiles;
 use ebla_runtime::units::ByteSize;
 use ebla_runtime::{Runtime, Tls};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::connectivity;
 use super::{ClusterArguments, token_in};
@@ -236,9 +236,14 @@ async fn measure(
     Ok(Comparison::new(combination, &rounds, &runtime.rng))
 }
 
+/// The results, an element for each combination of workload, clients and tablets.
+pub(super) fn to_json(measured: &[Comparison]) -> Value {
+    json!(measured.iter().map(Comparison::json).collect::<Vec<_>>())
+}
+
 fn show(bench: &Bench, measured: &[Comparison]) {
     if bench.cluster.output == Format::Json {
-        return output::print_json(&json!(measured.iter().map(Comparison::json).collect::<Vec<_>>()));
+        return output::print_json(&to_json(measured));
     }
     let mut table = Table::new(&COLUMNS);
     for line in measured.iter().flat_map(Comparison::lines) {

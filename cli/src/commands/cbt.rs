@@ -20,8 +20,9 @@ use bytes::Bytes;
 use ebla_client::Direction;
 use ebla_model::filter::Filter;
 use ebla_model::key::RowKey;
+use ebla_model::schema::TableName;
 use ebla_runtime::Runtime;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::family::{self, Named};
 use super::row::{self, Keys, Query, RowArguments, Syntax, Values};
@@ -257,10 +258,15 @@ async fn delete_all_rows(Deletion { of, yes }: &Deletion, runtime: &Runtime) -> 
     }
     cluster.client(runtime).await?.admin().drop_row_range(&name, &RowKey::EMPTY).await?;
     match cluster.output {
-        Format::Json => output::print_json(&json!({ "name": name.as_str(), "rows_deleted": "all" })),
+        Format::Json => output::print_json(&rows_deleted_json(&name)),
         Format::Table => output::note(&format!("deleted all rows of {table}")),
     }
     Ok(())
+}
+
+/// A table without its rows.
+pub(super) fn rows_deleted_json(table: &TableName) -> Value {
+    json!({ "name": table.as_str(), "rows_deleted": "all" })
 }
 
 /// Arguments of the form NAME=VALUE.

@@ -142,14 +142,19 @@ async fn hold(
 ) -> Result<(), Failure> {
     let reply = connect(cluster, runtime).await?.hold_upgrade(mode, hold).await.map_err(explain)?;
     match cluster.output {
-        Format::Json => output::print_json(&json!({
-            "active_version": reply.active_version,
-            "was_held": reply.was_held,
-            "held": if mode == ExecutionMode::Execute { hold == VersionHold::Hold } else { reply.was_held },
-        })),
+        Format::Json => output::print_json(&hold_json(&reply, hold, mode)),
         Format::Table => output::print(&format!("{}\n", outcome(&reply, hold, mode))),
     }
     Ok(())
+}
+
+/// Whether the version is held, now and before.
+pub(super) fn hold_json(reply: &HoldUpgradeReply, hold: VersionHold, mode: ExecutionMode) -> Value {
+    json!({
+        "active_version": reply.active_version,
+        "was_held": reply.was_held,
+        "held": if mode == ExecutionMode::Execute { hold == VersionHold::Hold } else { reply.was_held },
+    })
 }
 
 /// A master of an earlier release does not know the request.

@@ -53,7 +53,10 @@ pub struct Doctor {
 /// 5 or 6 without a message, by the worst finding; the failure of a status that is refused.
 pub async fn run(Doctor { cluster, list }: Doctor, runtime: Runtime) -> Result<(), Failure> {
     if list {
-        output::print(&doctor::list().render());
+        match cluster.output {
+            Format::Json => output::print_json(&doctor::list_json()),
+            Format::Table => output::print(&doctor::list().render()),
+        }
         return Ok(());
     }
     let facts = Box::pin(facts(&cluster, &runtime)).await?;

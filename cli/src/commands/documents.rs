@@ -1,4 +1,6 @@
-//! The JSON documents of commands as functions of their values, for the bundle of `ebla debug zip`.
+//! The JSON documents of commands as functions of their values, for the bundle of `ebla debug zip`, and those that several commands share.
+
+use std::fmt::Display;
 
 use ebla_client::Client;
 use ebla_client::admin::GroupStatus;
@@ -86,4 +88,9 @@ pub(crate) fn slow_operation(record: &Record) -> Value {
 /// `ebla version`.
 pub(crate) fn version() -> Value {
     version::document()
+}
+
+/// A table or a view that was deleted, by its full name.
+pub(super) fn deleted(name: &impl Display) -> Value {
+    json!({ "name": name.to_string(), "deleted": true })
 }

@@ -1,13 +1,13 @@
 //! `ebla family`: the column families of a table.
 
-use ebla_client::admin::FamilyChange;
+use ebla_client::admin::{FamilyChange, NamedFamily};
 use ebla_model::cell::FamilyName;
 use ebla_model::error::Error;
 use ebla_model::gc::GcRule;
 use ebla_model::locality::LocalityGroupChange;
-use ebla_model::schema::NewFamily;
+use ebla_model::schema::{NewFamily, TableName};
 use ebla_runtime::Runtime;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::TableArguments;
 use super::table::{confirm, families_json, families_text, parse_family};
@@ -128,7 +128,7 @@ async fn add_to_group(named: &Named, group: &str, runtime: &Runtime) -> Result<(
     match of.cluster.output {
         Format::Json => {
             let families = client.admin().families(&table).await?;
-            output::print_json(&json!({ "name": table.as_str(), "families": families_json(&families) }));
+            output::print_json(&changed_json(&table, &families));
         }
         Format::Table => output::note(&format!("added to {}, group {group}: {}", of.table, names.join(", "))),
     }
@@ -152,8 +152,13 @@ async fn apply(of: &TableArguments, changes: &[FamilyChange], done: &str, runtim
     let name = of.name()?;
     let families = of.cluster.client(runtime).await?.admin().modify_families(&name, changes).await?;
     match of.cluster.output {
-        Format::Json => output::print_json(&json!({ "name": name.as_str(), "families": families_json(&families) })),
+        Format::Json => output::print_json(&changed_json(&name, &families)),
         Format::Table => output::note(done),
     }
     Ok(())
+}
+
+/// A table whose families were changed, with all its families.
+pub(super) fn changed_json(table: &TableName, families: &[NamedFamily]) -> Value {
+    json!({ "name": table.as_str(), "families": families_json(families) })
 }

@@ -66,12 +66,7 @@ pub async fn run(command: Group, runtime: Runtime) -> Result<(), Failure> {
             let client = cluster.client(&runtime).await?;
             let (left, right, tablets) = client.admin().divide_group(GroupId::new(group)).await?;
             match cluster.output {
-                Format::Json => output::print_json(&json!({
-                    "group": left.group.get(),
-                    "new_group": right.group.get(),
-                    "tablets_moved": tablets,
-                    "servers": servers(&right),
-                })),
+                Format::Json => output::print_json(&divide_json(&left, &right, tablets)),
                 Format::Table => {
                     let noun = if tablets == 1 { "tablet" } else { "tablets" };
                     output::print(&format!(
@@ -111,6 +106,16 @@ pub(super) fn to_json(one: &GroupStatus) -> Value {
         "leader": one.leader.map(ServerId::get),
         "tablets": one.tablets,
         "size_bytes": one.size_bytes,
+    })
+}
+
+/// The two groups of one that was divided, and how many tablets are in the new one.
+pub(super) fn divide_json(left: &GroupDescriptor, right: &GroupDescriptor, tablets: u64) -> Value {
+    json!({
+        "group": left.group.get(),
+        "new_group": right.group.get(),
+        "tablets_moved": tablets,
+        "servers": servers(right),
     })
 }
 

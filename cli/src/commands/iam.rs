@@ -159,7 +159,7 @@ pub async fn run(command: Iam, runtime: Runtime) -> Result<(), Failure> {
             let asked = if permissions.is_empty() { Permission::ALL } else { &permissions };
             let granted = cluster.client(&runtime).await?.admin().test_permissions(&resource, asked).await?;
             match cluster.output {
-                Format::Json => output::print_json(&granted.iter().map(|one| json!(one.name())).collect()),
+                Format::Json => output::print_json(&permissions_json(&granted)),
                 Format::Table => granted.iter().for_each(|one| output::print(&format!("{one}\n"))),
             }
             let is_missing = permissions.iter().any(|one| !granted.contains(one));
@@ -188,6 +188,11 @@ fn show(cluster: &ClusterArguments, resource: &Resource, stored: &StoredPolicy) 
             output::print(&table.render());
         }
     }
+}
+
+/// The names of permissions.
+pub(super) fn permissions_json(permissions: &[Permission]) -> Value {
+    permissions.iter().map(|one| json!(one.name())).collect()
 }
 
 /// As Google's tools show it, without the etag.

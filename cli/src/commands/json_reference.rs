@@ -1,12 +1,16 @@
 //! The reference of JSON documents, `docs/reference/json.md`, as a function of what commands write. The test fails when a field is renamed, removed, or
 //! gets another type, until the page says so too; with `UPDATE=1` it writes the page.
 
+mod changes;
+mod measurements;
 mod operations;
+mod tablets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
+use clap::{Command, CommandFactory as _};
 use ebla_client::admin::GroupStatus;
 use ebla_client::cluster_events::ClusterEvent;
 use ebla_client::locate::LeaderHint;
@@ -20,6 +24,7 @@ use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::memory_groups::MemoryGroups;
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_model::scan_cache::ScanCacheState;
+use ebla_model::schema::TableName;
 use ebla_model::scrub::ScrubState;
 use ebla_model::sync_delay::SyncState;
 use ebla_model::tablet_load::TabletLoad;
@@ -30,9 +35,9 @@ use ebla_proto::operate::{
 use ebla_proto::{convert, record};
 use serde_json::{Value, json};
 
-use super::{documents, row, server, tablet, top};
+use super::{Arguments, documents, row, server, table, tablet, top};
 use crate::bundle::Bundle;
-use crate::doctor::{Diagnosis, Finding, Severity};
+use crate::doctor::{self, Diagnosis, Finding, Severity};
 use crate::process::ClusterSecurity;
 use ebla_client::snapshot::{ClusterSnapshot, ReplicaLag, ServerSnapshot};
 
@@ -89,26 +94,42 @@ fn page() -> String {
     let sections = [
         section("ebla status", "The health of the cluster.", &[status(&full_snapshot()), status(&empty_snapshot())]),
         section("ebla server list", "A list of tablet servers, as in `ebla status`.", &servers()),
-        section("ebla table list", "A list of names of tables.", &[json!(["web"])]),
+        section("ebla table list, ebla ls", "A list of names of tables.", &tables()),
         section("ebla tablet list", "A list of tablets; `end` of the last one is null.", &tablets()),
         section("ebla tablet list --load", "A list of tablets with sizes and loads.", &loads_of_tablets()),
-        section("ebla tablet events", "A list of events; `server` is null for the master.", &[events_of_tablets()]),
+        section(
+            "ebla tablet events, ebla tablet history",
+            "A list of events; `server` is null for the master.",
+            &[events_of_tablets()],
+        ),
         section(
             "ebla events",
             "A list of events of tablets and of the cluster (`scope`). `server` has recorded it, null for the master; `about_server` is the server of which an event of the cluster tells.",
             &[all_events()],
         ),
         section("ebla group list", "A list of groups.", &groups()),
-        section("ebla top", "Servers, tables and tablets, the busiest first.", &tops()),
+        section("ebla top", "Servers, tables and tablets, the busiest first. With WHAT only that list.", &tops()),
         section("ebla doctor", "What the checks have found.", &doctors()),
+        section("ebla doctor --list", "A list of the checks, with what each compares.", &[doctor::list_json()]),
         section("ebla debug zip", "The parts of the file.", &[bundles()]),
         section("ebla cluster upgrade status", "The cluster version.", &upgrades()),
-        section("ebla get, ebla scan", "A list of rows; with `-o ndjson` a line for each row.", &[rows()]),
-        section("ebla count", "The number of rows.", &[json!({"rows": 7})]),
+        section(
+            "ebla get, ebla scan, ebla row get, ebla row scan, ebla lookup, ebla read",
+            "A list of rows; with `-o ndjson` a line for each row.",
+            &[rows()],
+        ),
+        section("ebla count, ebla row count", "The number of rows.", &[row::count_json(7)]),
         section("ebla version", "The program.", &[documents::version()]),
     ];
-    let others = operations::documents().into_iter().chain(super::mt::documents());
-    let others: String = others.map(|(command, what, documents)| section(command, what, &documents)).collect();
+    let others = [
+        operations::documents(),
+        tablets::documents(),
+        changes::documents(),
+        measurements::documents(),
+        super::mt::documents(),
+    ];
+    let others: String =
+        others.into_iter().flatten().map(|(command, what, documents)| section(command, what, &documents)).collect();
     format!("{HEAD}{}{others}", sections.concat())
 }
 
@@ -183,6 +204,10 @@ fn status(snapshot: &ClusterSnapshot) -> Value {
         reasons.push(json!("why"));
     }
     status
+}
+
+fn tables() -> [Value; 1] {
+    [table::names_json(&[TableName::from_parts("p", "i", "web").unwrap()])]
 }
 
 fn servers() -> [Value; 1] {
@@ -333,17 +358,37 @@ fn the_page_matches_the_documents() {
     );
 }
 
-#[test]
-fn every_section_is_of_commands_that_exist() {
-    let commands = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/commands.md");
-    let commands = std::fs::read_to_string(commands).unwrap();
-    for title in page().lines().filter_map(|line| line.strip_prefix("## ")) {
-        for command in title.split(", ") {
-            let name = command.split(" --").next().and_then(|text| text.split(" (").next()).unwrap_or_default();
-            let is_known = commands.lines().any(|line| line.trim_start_matches('#').trim() == name);
-            assert!(is_known, "{name} is no command");
+/// Commands that have `-o` by an option of all commands of `ebla mt`, and write no data.
+const WITHOUT_DATA: [&str; 1] = ["ebla mt publish"];
+
+/// The commands with `-o`, without those that only have subcommands.
+fn commands_with_output() -> BTreeSet<String> {
+    fn add(command: &Command, found: &mut BTreeSet<String>) {
+        if command.get_arguments().any(|arg| arg.get_id() == "output") && !command.is_subcommand_required_set() {
+            found.extend(command.get_bin_name().map(ToOwned::to_owned));
         }
+        let subcommands = command.get_subcommands().filter(|one| one.get_name() != "help" && !one.is_hide_set());
+        subcommands.for_each(|one| add(one, found));
     }
+    let mut program = Arguments::command();
+    program.build();
+    let mut found = BTreeSet::new();
+    add(&program, &mut found);
+    found
+}
+
+#[test]
+fn the_sections_are_of_all_commands_with_output() {
+    let page = page();
+    let titles = page.lines().filter_map(|line| line.strip_prefix("## ")).flat_map(|title| title.split(", "));
+    let name = |title: &str| title.split(" --").next().and_then(|text| text.split(" (").next()).map(str::to_owned);
+    let described: BTreeSet<String> = titles.filter_map(name).collect();
+    let expected: BTreeSet<String> =
+        commands_with_output().into_iter().filter(|command| !WITHOUT_DATA.contains(&command.as_str())).collect();
+    let unknown: Vec<_> = described.difference(&expected).collect();
+    let missing: Vec<_> = expected.difference(&described).collect();
+    assert!(unknown.is_empty(), "no commands with -o: {unknown:?}");
+    assert!(missing.is_empty(), "without a section: {missing:?}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use ebla_proto::operate;
 use ebla_runtime::Runtime;
 use futures::{StreamExt as _, TryStreamExt as _};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{ClusterArguments, locality_group};
 use crate::output::{self, Failure, Format};
@@ -98,14 +98,25 @@ pub async fn run(command: Load, runtime: Runtime) -> Result<(), Failure> {
     let loaded = webtable(&client, &name, Webtable::find(&contents)?, &runtime).await?;
     let groups = groups(&client, &name).await?;
     match cluster.output {
-        Format::Json => output::print_json(&json!({
-            "rows": loaded.rows, "cells": loaded.cells, "bytes": loaded.bytes, "origin": loaded.origin,
-            "pages": loaded.contents.0, "versions": loaded.contents.1, "seconds": loaded.took.as_secs_f64(),
-            "locality_groups": locality_group::to_json(&groups),
-        })),
+        Format::Json => output::print_json(&to_json(&loaded, &groups)),
         Format::Table => output::print(&format!("{}\n{}", describe(&loaded), locality_group::to_text(&groups))),
     }
     Ok(())
+}
+
+/// The result, with the locality groups of the table.
+pub(super) fn to_json(loaded: &Loaded, groups: &[operate::LocalityGroup]) -> Value {
+    let (pages, versions) = loaded.contents;
+    json!({
+        "rows": loaded.rows,
+        "cells": loaded.cells,
+        "bytes": loaded.bytes,
+        "origin": loaded.origin,
+        "pages": pages,
+        "versions": versions,
+        "seconds": loaded.took.as_secs_f64(),
+        "locality_groups": locality_group::to_json(groups),
+    })
 }
 
 /// The result in two sentences.

@@ -5,6 +5,8 @@
 
 mod admin;
 mod bench;
+#[cfg(test)]
+mod documents;
 mod dump_file;
 mod health;
 mod list;
@@ -13,9 +15,10 @@ mod publish;
 mod show;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-pub(super) use self::tests::documents;
 mod trace;
+
+#[cfg(test)]
+pub(super) use self::documents::documents;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,7 +30,7 @@ use ebla_mounttable_tree::table::Subtree;
 use ebla_mounttable_tree::{Error, MountMode, Reason, ServerAddress, Target, TargetFlags, naming};
 use ebla_runtime::Runtime;
 use futures::StreamExt;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::output::{self, Failure, Format};
 
@@ -333,7 +336,7 @@ async fn execute(Mt { root, command }: Mt, runtime: Runtime) -> Result<(), Failu
             let server: Option<ServerAddress> = server.map(|it| it.parse()).transpose().map_err(to_failure)?;
             let removed = done(&names.unmount(&name, server.as_ref()).await.map_err(to_failure)?)?;
             let removed = removed.into_iter().max().unwrap_or_default();
-            report(format, &json!({"name": name, "unmounted": removed}), || match (removed, &server) {
+            report(format, &show::unmounted(&name, removed), || match (removed, &server) {
                 (0, Some(server)) => format!("{server} was not mounted under {name}"),
                 (0, None) => format!("nothing was mounted under {name}"),
                 (removed, _) => format!("unmounted {removed} servers from {name}"),
@@ -380,7 +383,7 @@ async fn execute(Mt { root, command }: Mt, runtime: Runtime) -> Result<(), Failu
             if deleted == 0 {
                 return Err(to_failure(Error::new(Reason::NoSuchName, format!("{name} does not exist"))));
             }
-            report(format, &json!({"name": name, "deleted": deleted}), || format!("deleted {deleted} nodes"));
+            report(format, &show::deleted(&name, deleted), || format!("deleted {deleted} nodes"));
             Ok(())
         }
         Command::Stat { name } => {

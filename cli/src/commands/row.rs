@@ -266,7 +266,7 @@ async fn delete(Delete { of, family, column }: Delete, runtime: Runtime) -> Resu
     let name = cluster.table(&table)?;
     cluster.client(&runtime).await?.table(&name).mutate_row(&row, &[mutation]).await?;
     match cluster.output {
-        Format::Json => output::print_json(&json!({ "key": encoding::to_base64(row.as_bytes()), "deleted": what })),
+        Format::Json => output::print_json(&delete_json(&row, &what)),
         Format::Table => output::note(&format!("deleted {what} {} of {table}", shown(&row))),
     }
     Ok(())
@@ -283,7 +283,7 @@ async fn count(Count { of, keys, prefix_argument }: Count, runtime: Runtime) -> 
         rows = rows.saturating_add(1);
     }
     match of.cluster.output {
-        Format::Json => output::print_json(&json!({ "rows": rows })),
+        Format::Json => output::print_json(&count_json(rows)),
         Format::Table => output::print(&format!("{rows}\n")),
     }
     Ok(())
@@ -304,7 +304,7 @@ async fn set(of: &RowArguments, cells: &[String], values: Values, runtime: &Runt
     let mutations = mutations(cells, values)?;
     cluster.client(runtime).await?.table(&name).mutate_row(row, &mutations).await?;
     if cluster.output == Format::Json {
-        output::print_json(&json!({ "key": encoding::to_base64(row.as_bytes()), "cells": mutations.len() }));
+        output::print_json(&set_json(row, mutations.len()));
     }
     Ok(())
 }
@@ -449,6 +449,21 @@ fn deletion(family: Option<String>, column: Option<Column>) -> (String, Mutation
         (Some(family), None) => (format!("family {family} of row"), Mutation::DeleteFamily { family }),
         (None, None) => ("row".to_owned(), Mutation::DeleteRow),
     }
+}
+
+/// A deletion: what was deleted, as a text.
+pub(super) fn delete_json(row: &RowKey, what: &str) -> Value {
+    json!({ "key": encoding::to_base64(row.as_bytes()), "deleted": what })
+}
+
+/// The number of rows.
+pub(super) fn count_json(rows: u64) -> Value {
+    json!({ "rows": rows })
+}
+
+/// A write of that many cells.
+pub(super) fn set_json(row: &RowKey, cells: usize) -> Value {
+    json!({ "key": encoding::to_base64(row.as_bytes()), "cells": cells })
 }
 
 fn row_set(prefix: Option<&RowKey>, start: Option<RowKey>, end: Option<RowKey>) -> Result<RowSet, Failure> {

@@ -1,6 +1,8 @@
 //! `ebla table`: list, create, update, delete, describe, hot.
 
 mod list;
+#[cfg(test)]
+pub(super) use self::list::to_json as names_json;
 
 use std::time::Duration;
 
@@ -18,7 +20,7 @@ use serde_json::{Map, Value, json};
 use super::hot::{self, Hot};
 use super::locality_group::{self, LocalityGroup};
 use super::quota::{self, QuotaCommand};
-use super::{ClusterArguments, TableArguments};
+use super::{ClusterArguments, TableArguments, documents};
 use crate::output::{self, Failure, Format};
 use crate::watch::{WatchArguments, repeat};
 use ebla_client::encoding;
@@ -272,7 +274,7 @@ async fn delete(Deletion { of, yes }: &Deletion, runtime: &Runtime) -> Result<()
     }
     cluster.client(runtime).await?.admin().delete_table(&name).await?;
     match cluster.output {
-        Format::Json => output::print_json(&json!({ "name": name.as_str(), "deleted": true })),
+        Format::Json => output::print_json(&documents::deleted(&name)),
         Format::Table => output::note(&format!("deleted {table}")),
     }
     Ok(())

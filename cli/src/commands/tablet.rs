@@ -4,7 +4,7 @@ pub(super) mod events;
 mod load;
 #[cfg(test)]
 pub(super) use self::load::to_json as load_json;
-mod preview;
+pub(super) mod preview;
 pub(super) mod recover;
 
 use ebla_client::locate::LeaderHint;
@@ -234,7 +234,7 @@ pub async fn run(command: Tablet, runtime: Runtime) -> Result<(), Failure> {
                 (None, tablet) => client.admin().split_tablet(TabletId::new(tablet.unwrap_or_default())).await?,
             };
             match cluster.output {
-                Format::Json => output::print_json(&json!([to_json(&left, None), to_json(&right, None)])),
+                Format::Json => output::print_json(&split_json(&left, &right)),
                 Format::Table => output::print(&render(&[(left, None), (right, None)])),
             }
             Ok(())
@@ -248,9 +248,7 @@ pub async fn run(command: Tablet, runtime: Runtime) -> Result<(), Failure> {
             let merged = client.admin().merge_tablets(TabletId::new(tablet), with.map(TabletId::new)).await;
             let (merged, removed) = merged?;
             match cluster.output {
-                Format::Json => {
-                    output::print_json(&json!({"merged": to_json(&merged, None), "removed": removed.get()}));
-                }
+                Format::Json => output::print_json(&merge_json(&merged, removed)),
                 Format::Table => output::print(&render(&[(merged, None)])),
             }
             Ok(())
@@ -262,9 +260,7 @@ pub async fn run(command: Tablet, runtime: Runtime) -> Result<(), Failure> {
             let client = cluster.client(&runtime).await?;
             let (moved, source) = client.admin().move_tablet(TabletId::new(tablet), GroupId::new(group)).await?;
             match cluster.output {
-                Format::Json => {
-                    output::print_json(&json!({"moved": to_json(&moved, None), "from_group": source.get()}));
-                }
+                Format::Json => output::print_json(&move_json(&moved, source)),
                 Format::Table => {
                     output::print(&format!("tablet {tablet} moved from group {source} to group {}\n", moved.group));
                 }
@@ -339,4 +335,19 @@ pub(super) fn to_json(tablet: &TabletDescriptor, leader: Option<LeaderHint>) -> 
         "servers": servers(tablet),
         "leader": leader.map(|leader| leader.server.get()),
     })
+}
+
+/// The halves of a tablet that was split.
+pub(super) fn split_json(left: &TabletDescriptor, right: &TabletDescriptor) -> Value {
+    json!([to_json(left, None), to_json(right, None)])
+}
+
+/// The tablet that two were merged into, and the one that is gone.
+pub(super) fn merge_json(merged: &TabletDescriptor, removed: TabletId) -> Value {
+    json!({"merged": to_json(merged, None), "removed": removed.get()})
+}
+
+/// A tablet in its new group, and the group that it has left.
+pub(super) fn move_json(moved: &TabletDescriptor, source: GroupId) -> Value {
+    json!({"moved": to_json(moved, None), "from_group": source.get()})
 }

@@ -15,6 +15,8 @@ use ebla_runtime::Runtime;
 use ebla_runtime::units::ByteSize;
 use ebla_tablet_server::TabletServer;
 
+#[cfg(test)]
+pub(super) use self::ready::documents as ready_documents;
 use self::ready::{Ready, Start};
 use super::DEFAULT_ADDRESS;
 use super::console::{ConsoleArguments, ConsoleParts};

@@ -13,7 +13,7 @@ use ebla_runtime::Runtime;
 use serde_json::{Value, json};
 
 use super::table::{Switch, confirm};
-use super::{ClusterArguments, TableArguments};
+use super::{ClusterArguments, TableArguments, documents};
 use crate::output::{self, Failure, Format, Table};
 
 /// Give access to a part of a table: create, show and change authorized views
@@ -202,7 +202,7 @@ pub async fn run(command: View, runtime: Runtime) -> Result<(), Failure> {
         View::List(TableArguments { cluster, table }) => {
             let names = cluster.client(&runtime).await?.admin().views(&cluster.table(&table)?).await?;
             match cluster.output {
-                Format::Json => output::print_json(&names.iter().map(|name| json!(name.to_string())).collect()),
+                Format::Json => output::print_json(&names_json(&names)),
                 Format::Table if names.is_empty() => output::note(&format!("{table} has no authorized views")),
                 Format::Table => names.iter().for_each(|name| output::print(&format!("{}\n", name.id()))),
             }
@@ -223,10 +223,18 @@ pub async fn run(command: View, runtime: Runtime) -> Result<(), Failure> {
                 confirm(&format!("delete the view {} and its policy", of.view), &of.view)?;
             }
             of.cluster.client(&runtime).await?.admin().delete_view(&name).await?;
-            output::note(&format!("view {} of {} deleted", of.view, of.table));
+            match of.cluster.output {
+                Format::Json => output::print_json(&documents::deleted(&name)),
+                Format::Table => output::note(&format!("view {} of {} deleted", of.view, of.table)),
+            }
             Ok(())
         }
     }
+}
+
+/// The full names of views.
+pub(super) fn names_json(names: &[ViewName]) -> Value {
+    names.iter().map(|name| json!(name.to_string())).collect()
 }
 
 async fn show_stored(of: &Target, runtime: &Runtime) -> Result<(), Failure> {

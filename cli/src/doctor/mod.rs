@@ -203,6 +203,11 @@ impl Diagnosis {
     }
 }
 
+/// [`list`] for programs.
+pub fn list_json() -> Value {
+    CHECKS.iter().map(|(name, what)| json!({"check": name, "what": what})).collect()
+}
+
 /// Every check with what it compares, for `ebla doctor --list`.
 pub fn list() -> Table {
     let mut table = Table::new(&["CHECK", "WHAT"]);

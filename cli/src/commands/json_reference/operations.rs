@@ -47,17 +47,17 @@ pub(super) fn documents() -> Vec<(&'static str, &'static str, Vec<Value>)> {
         ("ebla tablet recover", "The groups that were recovered from one replica each.", vec![tablets_recovered()]),
         ("ebla server drain", "What the drain moves; `to` is null where that is not known.", drains()),
         (
-            "ebla table describe",
-            "A table. Families are by name, here `FAMILY`; so are locality groups. `tablet_usage` only with `--tablets`.",
+            "ebla table describe, ebla table create, ebla table update, ebla table quota set, ebla table quota remove, ebla createtable",
+            "A table. Families are by name, here `FAMILY`; so are locality groups. `tablet_usage` only with `ebla table describe --tablets`.",
             tables(),
         ),
         (
-            "ebla family list",
+            "ebla family list, ebla ls (of a table)",
             "Families by name, here `FAMILY`; `gc` is null without a rule.",
             vec![families_json(&families()), families_json(&without_rule())],
         ),
         (
-            "ebla table locality-group describe",
+            "ebla table locality-group describe, ebla table locality-group set, ebla table locality-group move, ebla table locality-group remove",
             "Groups by name, here `GROUP`, with options by name; the sizes are absent while they are not known.",
             vec![locality_groups()],
         ),
@@ -69,9 +69,9 @@ pub(super) fn documents() -> Vec<(&'static str, &'static str, Vec<Value>)> {
         ),
         ("ebla meta list", "A list of the tablets of METADATA.", metadata_tablets()),
         ("ebla meta lookup", "The tablet of a key, and the way to it; a document for each lookup.", located()),
-        ("ebla iam get", "A policy, as Google's tools show it.", vec![iam::to_json(&policy())]),
+        ("ebla iam get, ebla iam set", "A policy, as Google's tools show it.", vec![iam::to_json(&policy())]),
         (
-            "ebla view get",
+            "ebla view get, ebla view create, ebla view update",
             "An authorized view. Families are by name, here `f` and `g`; keys and qualifiers are escaped, not base64.",
             vec![view::to_json(&stored_view())],
         ),

@@ -9,7 +9,6 @@ use ebla_mounttable_namespace::operate::WriteMode;
 use ebla_mounttable_namespace::operate::{Finding, Fix, Limit};
 use ebla_mounttable_tree::table::Tally;
 use futures::StreamExt;
-use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 use tokio::sync::oneshot;
 
@@ -166,19 +165,10 @@ pub(super) async fn run(command: Admin, operator: &Operator, format: Format) -> 
                 false => Err(failure),
             });
         }
-        Admin::Dump { file: Some(file) } => tally(dump_to(operator, &file).await?),
-        Admin::Restore { file } => restore(operator, &file).await.map(tally)?,
-        Admin::Destroy { table } => tally(operator.destroy(&table).await.map_err(to_failure)?),
-        Admin::Sweep => {
-            let swept = operator.sweep().await.map_err(to_failure)?;
-            json!({
-                "orphans": swept.orphans,
-                "intents": swept.intents,
-                "deletions": swept.deletions,
-                "expired": swept.expired,
-                "damaged": swept.damaged,
-            })
-        }
+        Admin::Dump { file: Some(file) } => show::tally(dump_to(operator, &file).await?),
+        Admin::Restore { file } => restore(operator, &file).await.map(show::tally)?,
+        Admin::Destroy { table } => show::tally(operator.destroy(&table).await.map_err(to_failure)?),
+        Admin::Sweep => show::swept(operator.sweep().await.map_err(to_failure)?),
         Admin::Recount => {
             let corrections = operator.recount().await.map_err(to_failure)?;
             output::print(&show::corrections(format, &corrections));
@@ -187,7 +177,7 @@ pub(super) async fn run(command: Admin, operator: &Operator, format: Format) -> 
         Admin::Limit { user, nodes, servers } => {
             let [nodes, servers] = [nodes, servers].map(|limit| limit.unwrap_or(Limit::Unchanged));
             operator.set_limits(&user, nodes, servers).await.map_err(to_failure)?;
-            report(format, &json!({"user": user, "changed": true}), || format!("changed the limits of {user}"));
+            report(format, &show::limits_changed(&user), || format!("changed the limits of {user}"));
             return Ok(());
         }
         Admin::Limits => {
@@ -196,19 +186,11 @@ pub(super) async fn run(command: Admin, operator: &Operator, format: Format) -> 
         }
         Admin::Readonly { to } => {
             let was = operator.set_write_mode(to).await.map_err(to_failure)?;
-            json!({"read_only": to == WriteMode::ReadOnly, "was_read_only": was == WriteMode::ReadOnly})
+            show::write_mode(to, was)
         }
         Admin::Counters => {
             let (lookups, requests) = operator.counters().await.map_err(to_failure)?;
-            json!({
-                "hits": lookups.hits,
-                "misses": lookups.misses,
-                "joined": lookups.joined,
-                "stale": lookups.stale,
-                "reads": requests.reads,
-                "changes": requests.changes,
-                "counters": requests.counters,
-            })
+            show::counters(lookups, requests)
         }
     };
     output::print(&show::facts(format, &known));
@@ -267,10 +249,6 @@ fn parse_switch(text: &str) -> Result<WriteMode, String> {
         "off" => Ok(WriteMode::ReadWrite),
         _ => Err("expected on or off".to_owned()),
     }
-}
-
-fn tally(tally: Tally) -> Value {
-    json!({"rows": tally.rows, "counters": tally.counters})
 }
 
 /// Writes with [`output::print_bytes`], which records failures.

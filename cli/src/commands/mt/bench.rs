@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ebla_mounttable_tree::naming;
 use ebla_runtime::Runtime;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Root, to_failure};
 use crate::commands::mounttable::TableArguments;
@@ -157,9 +157,14 @@ fn addresses(root: &Root) -> Result<Vec<String>, Failure> {
     roots.addresses().iter().map(|root| host(root.as_str())).collect()
 }
 
+/// The results, an element for each part of the load.
+pub(super) fn to_json(measured: &[Measurement]) -> Value {
+    json!(measured.iter().map(Measurement::json).collect::<Vec<_>>())
+}
+
 fn show(format: Format, measured: &[Measurement]) {
     if format == Format::Json {
-        return output::print_json(&json!(measured.iter().map(Measurement::json).collect::<Vec<_>>()));
+        return output::print_json(&to_json(measured));
     }
     let mut table = Table::new(&COLUMNS);
     measured.iter().for_each(|figures| table.row(figures.line()));

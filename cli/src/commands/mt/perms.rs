@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use ebla_mounttable_namespace::{Etag, Namespace};
 use ebla_mounttable_tree::identity::BlessingPattern;
 use ebla_mounttable_tree::{Permissions, Tag};
-use serde_json::{Value, json};
 
 use super::{report, show, to_failure};
 use crate::output::{self, Failure, Format};
@@ -90,10 +89,8 @@ pub(super) async fn run(command: Perms, names: &Namespace, format: Format) -> Re
     match command {
         Perms::Get { name } => {
             let (permissions, etag) = names.permissions(&name).await.map_err(to_failure)?;
-            let value: Value =
-                serde_json::from_str(&permissions.to_json()).map_err(|error| Failure::other(error.to_string()))?;
             match format {
-                Format::Json => output::print_json(&json!({"permissions": value, "etag": etag.as_str()})),
+                Format::Json => output::print_json(&show::permissions(&permissions, &etag)),
                 Format::Table => {
                     output::print(&format!("{permissions}\n"));
                     output::note(&format!("etag {}", etag.as_str()));
@@ -144,5 +141,5 @@ impl Change {
 }
 
 fn changed(name: &str, format: Format) {
-    report(format, &json!({"name": name, "changed": true}), || format!("changed the permissions of {name}"));
+    report(format, &show::permissions_changed(name), || format!("changed the permissions of {name}"));
 }

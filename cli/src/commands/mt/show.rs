@@ -1,11 +1,12 @@
 //! The output of `ebla mt`: tables for people, JSON for programs. Pure; `testdata/mt` has golden files.
 
 use ebla_model::Micros;
-use ebla_mounttable_namespace::operate::{AllLimits, Finding};
-use ebla_mounttable_namespace::{Allowed, GlobEntry, MountEntry, Node, Server, Who};
+use ebla_mounttable_namespace::operate::{AllLimits, Finding, WriteMode};
+use ebla_mounttable_namespace::{Allowed, Etag, GlobEntry, MountEntry, Node, Server, Who};
 use ebla_mounttable_tree::file::Stickiness;
-use ebla_mounttable_tree::table::{Correction, Limits, NodeChange, Usage};
-use ebla_mounttable_tree::{Deadline, Privilege, ServerAddress, Target};
+use ebla_mounttable_tree::store::caching::{LookupCounts, RequestCounts};
+use ebla_mounttable_tree::table::{Correction, Limits, NodeChange, Swept, Tally, Usage};
+use ebla_mounttable_tree::{Deadline, Permissions, Privilege, ServerAddress, Target};
 use serde_json::{Map, Value, json};
 
 use crate::output::{self, Format};
@@ -51,7 +52,7 @@ fn servers(servers: &[Server], target: Target) -> Vec<Value> {
 pub(super) fn resolved(format: Format, now: Micros, entry: &MountEntry) -> String {
     if format == Format::Json {
         let servers = servers(&entry.servers, entry.target);
-        return output::document(&json!({"suffix": entry.suffix, "servers": servers}));
+        return output::json_text(&json!({"suffix": entry.suffix, "servers": servers}));
     }
     let mut table = output::Table::new(&["SERVER", "SUFFIX", "EXPIRES"]);
     for server in &entry.servers {
@@ -83,6 +84,26 @@ pub(super) fn mounted_line(name: &str, server: &ServerAddress, deadline: Deadlin
     format!(
         "mounted {server} under {name}; it expires in {seconds:.0} s, at {at}: mount it again before that, or use `ebla mt publish`"
     )
+}
+
+/// How many servers were unmounted, as JSON.
+pub(super) fn unmounted(name: &str, servers: u32) -> Value {
+    json!({"name": name, "unmounted": servers})
+}
+
+/// How many nodes were deleted, as JSON.
+pub(super) fn deleted(name: &str, nodes: u64) -> Value {
+    json!({"name": name, "deleted": nodes})
+}
+
+/// Permissions and their version, as JSON.
+pub(super) fn permissions(permissions: &Permissions, etag: &Etag) -> Value {
+    json!({"permissions": permissions, "etag": etag.as_str()})
+}
+
+/// The node whose permissions were changed, as JSON.
+pub(super) fn permissions_changed(name: &str) -> Value {
+    json!({"name": name, "changed": true})
 }
 
 /// What a watched name resolves to now; JSON on one line.
@@ -146,7 +167,7 @@ pub(super) fn setup(format: Format, changed: u64, changes: &[NodeChange]) -> Str
             let changes = changes.iter().map(|it| {
                 Value::Object(node_change(it).map(|(key, value)| (key.to_owned(), value)).into_iter().collect())
             });
-            output::document(&json!({"changed": changed, "changes": changes.collect::<Vec<_>>()}))
+            output::json_text(&json!({"changed": changed, "changes": changes.collect::<Vec<_>>()}))
         }
     }
 }
@@ -176,11 +197,50 @@ pub(super) fn limits(format: Format, limits: &AllLimits) -> String {
     rows(format, &["user", "nodes", "servers"], std::iter::once(everybody).chain(own))
 }
 
+/// The user whose limits were changed, as JSON.
+pub(super) fn limits_changed(user: &str) -> Value {
+    json!({"user": user, "changed": true})
+}
+
+/// How many rows and counters were dumped, restored or destroyed.
+pub(super) fn tally(tally: Tally) -> Value {
+    json!({"rows": tally.rows, "counters": tally.counters})
+}
+
+/// What a sweep has removed.
+pub(super) fn swept(swept: Swept) -> Value {
+    json!({
+        "orphans": swept.orphans,
+        "intents": swept.intents,
+        "deletions": swept.deletions,
+        "expired": swept.expired,
+        "damaged": swept.damaged,
+    })
+}
+
+/// Whether a server refuses changes, now and before.
+pub(super) fn write_mode(to: WriteMode, was: WriteMode) -> Value {
+    json!({"read_only": to == WriteMode::ReadOnly, "was_read_only": was == WriteMode::ReadOnly})
+}
+
+/// The counters of a server.
+pub(super) fn counters(lookups: LookupCounts, requests: RequestCounts) -> Value {
+    json!({
+        "hits": lookups.hits,
+        "misses": lookups.misses,
+        "joined": lookups.joined,
+        "stale": lookups.stale,
+        "reads": requests.reads,
+        "changes": requests.changes,
+        "counters": requests.counters,
+    })
+}
+
 /// Rows as a table with headings in capitals, or as a JSON list of objects.
 fn rows(format: Format, columns: &[&str], rows: impl Iterator<Item = Vec<Value>>) -> String {
     let named = |row: Vec<Value>| columns.iter().map(|column| (*column).to_owned()).zip(row).collect::<Map<_, _>>();
     match format {
-        Format::Json => output::document(&rows.map(named).map(Value::Object).collect()),
+        Format::Json => output::json_text(&rows.map(named).map(Value::Object).collect()),
         Format::Table => {
             let heading: Vec<_> = columns.iter().map(|column| column.replace('_', " ").to_uppercase()).collect();
             let heading: Vec<_> = heading.iter().map(String::as_str).collect();
@@ -222,6 +282,6 @@ pub(super) fn facts(format: Format, facts: &Value) -> String {
             }
             table.render()
         }
-        _ => output::document(facts),
+        _ => output::json_text(facts),
     }
 }

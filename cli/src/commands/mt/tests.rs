@@ -18,15 +18,14 @@ use std::time::Duration;
 
 use ebla_model::Micros;
 use ebla_mounttable_namespace::operate::{AllLimits, Finding};
-use ebla_mounttable_namespace::{Allowed, Etag, GlobEntry, Hop, MountEntry, Node, Server, Source, Trace};
-use ebla_mounttable_tree::file::Stickiness;
+use ebla_mounttable_namespace::{Allowed, GlobEntry, Hop, MountEntry, Server, Source, Trace};
 use ebla_mounttable_tree::table::{Correction, Limits, NodeChange};
 use ebla_mounttable_tree::{Deadline, Error, Permissions, Reason, Target};
 
 use super::show;
 use crate::output::{Format, document};
 
-const NOW: Micros = Micros::from_millis(10_000);
+pub(super) const NOW: Micros = Micros::from_millis(10_000);
 
 const BOTH: [Format; 2] = [Format::Table, Format::Json];
 
@@ -118,48 +117,7 @@ fn shown(case: &str) -> String {
     out.trim_end().to_owned()
 }
 
-/// JSON documents of commands, for their reference, with every type of every field.
-pub(in crate::commands) fn documents() -> Vec<(&'static str, &'static str, Vec<serde_json::Value>)> {
-    let parsed = |text: String| serde_json::from_str(&text).unwrap();
-    let lasting = entry("-", "table", &["10.0.0.1:80"]);
-    let expiring = entry("a", "leaf", &["10.0.0.1:80@60"]);
-    let found = |entry: &MountEntry| {
-        let found =
-            GlobEntry { name: String::new(), servers: entry.servers.clone(), target: entry.target, has_children: true };
-        show::found("a", &found)
-    };
-    let node = Node {
-        creator: "u".to_owned(),
-        created: NOW,
-        stickiness: Stickiness::Sticky,
-        version: "7".to_owned(),
-        etag: Etag::new("7"),
-        servers: 1,
-        children: 1,
-    };
-    let limited = Limits { nodes: Some(1), servers: None };
-    let limits =
-        AllLimits { everybody: Limits { nodes: Some(0), servers: Some(1) }, own: vec![("u".to_owned(), limited)] };
-    let resolved = |entry: &MountEntry| parsed(show::resolved(Format::Json, NOW, entry));
-    let finding = Finding { kind: "k".to_owned(), place: "a".to_owned(), message: "why".to_owned(), is_fixed: true };
-    vec![
-        (
-            "ebla mt resolve",
-            "The servers of a name; `deadline_micros` is null for a mount that stays.",
-            vec![resolved(&lasting), resolved(&expiring)],
-        ),
-        ("ebla mt ls, ebla mt glob", "A list of names.", vec![serde_json::json!([found(&lasting), found(&expiring)])]),
-        ("ebla mt stat", "A node.", vec![parsed(show::node(Format::Json, &node))]),
-        ("ebla mt admin check", "A list of what is wrong.", vec![parsed(show::findings(Format::Json, &[finding]))]),
-        (
-            "ebla mt admin limits",
-            "A list of limits; the first element has the default ones and no user. `default` and `unlimited` are texts.",
-            vec![parsed(show::limits(Format::Json, &limits))],
-        ),
-    ]
-}
-
-fn entry(suffix: &str, sort: &str, addresses: &[&str]) -> MountEntry {
+pub(super) fn entry(suffix: &str, sort: &str, addresses: &[&str]) -> MountEntry {
     let suffix = if suffix == "-" { "" } else { suffix };
     MountEntry { servers: servers(addresses), suffix: suffix.to_owned(), target: target(sort) }
 }

@@ -18,7 +18,7 @@ pub(super) fn document(trace: &Trace) -> String {
     let reason = trace.outcome.as_ref().err().map(|error| error.reason.name());
     let names = trace.outcome.as_ref().map(|entry| entry.names()).unwrap_or_default();
     let hops: Vec<_> = trace.hops.iter().map(hop).collect();
-    output::document(&json!({"hops": hops, "names": names, "reason": reason}))
+    output::json_text(&json!({"hops": hops, "names": names, "reason": reason}))
 }
 
 /// The steps, one line each.

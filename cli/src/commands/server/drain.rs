@@ -107,6 +107,16 @@ async fn wait_until_empty(
     }
 }
 
+/// The server, and whether there was a drain to end.
+pub(in crate::commands) fn undrain_json(server: ServerId, was_drained: bool) -> Value {
+    json!({"server": server.get(), "was_drained": was_drained})
+}
+
+/// The server, and whether the cluster has forgotten it.
+pub(in crate::commands) fn remove_json(server: ServerId, mode: ExecutionMode) -> Value {
+    json!({"server": server.get(), "removed": mode == ExecutionMode::Execute})
+}
+
 /// Ends the drain of a server.
 ///
 /// # Errors
@@ -119,7 +129,7 @@ pub(super) async fn undrain(
 ) -> Result<(), Failure> {
     let was_drained = connect(cluster, runtime).await?.undrain_server(mode, server).await?;
     match cluster.output {
-        Format::Json => output::print_json(&json!({"server": server.get(), "was_drained": was_drained})),
+        Format::Json => output::print_json(&undrain_json(server, was_drained)),
         Format::Table => {
             let text = match (was_drained, mode) {
                 (false, _) => format!("server {server} is not drained: nothing to do"),
@@ -146,9 +156,7 @@ pub(super) async fn remove(
 ) -> Result<(), Failure> {
     connect(cluster, runtime).await?.remove_server(mode, server).await?;
     match cluster.output {
-        Format::Json => {
-            output::print_json(&json!({"server": server.get(), "removed": mode == ExecutionMode::Execute}));
-        }
+        Format::Json => output::print_json(&remove_json(server, mode)),
         Format::Table => {
             let done = if mode == ExecutionMode::DryRun { "can be removed" } else { "removed" };
             output::print(&format!("server {server} {done}\n"));

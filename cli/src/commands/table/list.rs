@@ -7,7 +7,7 @@ use ebla_model::capacity::readable_bytes;
 use ebla_model::schema::TableName;
 use ebla_proto::operate::TableLoad;
 use ebla_runtime::Runtime;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::commands::{ClusterArguments, within_seconds};
 use crate::output::{self, Columns, Failure, Format, Table};
@@ -21,7 +21,7 @@ pub(super) async fn list(cluster: &ClusterArguments, runtime: &Runtime) -> Resul
     let names = client.admin().list_tables(&cluster.project, &cluster.instance).await?;
     let short: Vec<_> = names.iter().map(TableName::table).collect();
     match (cluster.output, output::columns()) {
-        (Format::Json, _) => output::print_json(&json!(short)),
+        (Format::Json, _) => output::print_json(&to_json(&names)),
         (Format::Table, _) if short.is_empty() => output::note(&format!(
             "no tables in project {}, instance {}: create one with `ebla table create`",
             cluster.project, cluster.instance
@@ -32,6 +32,11 @@ pub(super) async fn list(cluster: &ClusterArguments, runtime: &Runtime) -> Resul
         (Format::Table, Columns::Wide) => output::print(&render(&names, &loads(&client).await)),
     }
     Ok(())
+}
+
+/// The names without project and instance.
+pub(in crate::commands) fn to_json(names: &[TableName]) -> Value {
+    json!(names.iter().map(TableName::table).collect::<Vec<_>>())
 }
 
 /// The loads of tables by their names; none, with a note, when they are not known.

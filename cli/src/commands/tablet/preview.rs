@@ -5,7 +5,7 @@ use ebla_model::id::{GroupId, TabletId};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_proto::{convert, operate};
 use ebla_runtime::Runtime;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::to_json;
 use crate::commands::ClusterArguments;
@@ -24,16 +24,25 @@ pub(super) async fn merge(
     let reply = cluster.client(runtime).await?.admin().preview_merge(tablet, with).await?;
     let (left, right) = (descriptor(reply.left.clone())?, descriptor(reply.right.clone())?);
     match cluster.output {
-        Format::Json => output::print_json(&json!({
-            "left": to_json(&left, None),
-            "left_bytes": reply.left_bytes,
-            "right": to_json(&right, None),
-            "right_bytes": reply.right_bytes,
-            "moves": (reply.moved != 0).then_some(reply.moved),
-        })),
+        Format::Json => output::print_json(&merge_json(&left, &right, &reply)),
         Format::Table => output::print(&merge_text(&left, &right, &reply)),
     }
     Ok(())
+}
+
+/// The tablets, and which of them would move before.
+pub(in crate::commands) fn merge_json(
+    left: &TabletDescriptor,
+    right: &TabletDescriptor,
+    reply: &operate::PreviewMergeReply,
+) -> Value {
+    json!({
+        "left": to_json(left, None),
+        "left_bytes": reply.left_bytes,
+        "right": to_json(right, None),
+        "right_bytes": reply.right_bytes,
+        "moves": (reply.moved != 0).then_some(reply.moved),
+    })
 }
 
 fn merge_text(left: &TabletDescriptor, right: &TabletDescriptor, reply: &operate::PreviewMergeReply) -> String {
@@ -73,12 +82,7 @@ pub(super) async fn movement(
         |group: &GroupDescriptor| group.membership.replicas().map(|replica| replica.server.get()).collect::<Vec<_>>();
     let to = target.as_ref().map(servers).unwrap_or_default();
     match cluster.output {
-        Format::Json => output::print_json(&json!({
-            "tablet": to_json(&tablet, None),
-            "size_bytes": reply.size_bytes,
-            "to_group": group.get(),
-            "to_servers": to,
-        })),
+        Format::Json => output::print_json(&move_json(&tablet, reply.size_bytes, group, &to)),
         Format::Table => output::print(&format!(
             "tablet {} ({}) would move from group {} on servers {} to group {group} on servers {}; its reads and writes wait while \
              it is copied\n",
@@ -90,6 +94,21 @@ pub(super) async fn movement(
         )),
     }
     Ok(())
+}
+
+/// The tablet in its present group, and where it would move.
+pub(in crate::commands) fn move_json(
+    tablet: &TabletDescriptor,
+    size_bytes: Option<u64>,
+    group: GroupId,
+    servers: &[u64],
+) -> Value {
+    json!({
+        "tablet": to_json(tablet, None),
+        "size_bytes": size_bytes,
+        "to_group": group.get(),
+        "to_servers": servers,
+    })
 }
 
 fn descriptor(message: Option<ebla_proto::record::TabletDescriptor>) -> Result<TabletDescriptor, Failure> {

@@ -216,8 +216,18 @@ fn writes(wanted: usize, health: Option<&Health>) -> String {
 }
 
 #[cfg(test)]
+pub(in crate::commands) use tests::documents;
+
+#[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Documents of the ready file, for the reference: with every port, with none, and of a cluster without servers.
+    pub(in crate::commands) fn documents() -> Vec<Value> {
+        let small = Ready { http: None, mounttable: None, mounttable_http: None, ..ready() };
+        let empty = Ready { servers: Vec::new(), ..ready() };
+        [ready(), small, empty].iter().map(Ready::object).collect()
+    }
 
     fn ready() -> Ready {
         let server = |id, port: u16| Address { id, address: format!("127.0.0.1:{port}") };
