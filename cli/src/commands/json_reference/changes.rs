@@ -17,8 +17,8 @@ pub(super) fn documents() -> Vec<(&'static str, &'static str, Vec<Value>)> {
     vec![
         (
             "ebla up, ebla demo",
-            "The addresses of the cluster when it is ready, on one line. `bigtable` is null for a cluster without servers; `console`, \
-             `metrics`, `mounttable` and `mounttable_http` are absent without such a port.",
+            "The addresses of the cluster when it is ready, on one line. `console`, `metrics`, `mounttable` and `mounttable_http` are absent \
+             without such a port.",
             up::ready_documents(),
         ),
         (

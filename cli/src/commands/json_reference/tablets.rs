@@ -18,7 +18,7 @@ pub(super) fn documents() -> Vec<(&'static str, &'static str, Vec<Value>)> {
         ),
         (
             "ebla tablet merge",
-            "The tablet that holds the cells of both, as in `ebla tablet list`, and the number of the one that is gone.",
+            "The tablet that holds the cells of both, as in `ebla tablet list`, and the number of the one that is gone. `leader` is null.",
             merged(),
         ),
         (
@@ -26,7 +26,7 @@ pub(super) fn documents() -> Vec<(&'static str, &'static str, Vec<Value>)> {
             "The two tablets. `moves` is the one that would move to the group of the other one before; null if they are in one group.",
             merge_previews(),
         ),
-        ("ebla tablet move", "The tablet in its new group, and the group that it has left.", moved()),
+        ("ebla tablet move", "The tablet in its new group, and the group that it has left. `leader` is null.", moved()),
         ("ebla tablet move --dry-run", "The tablet in its present group, and where it would move.", move_previews()),
         (
             "ebla group divide",

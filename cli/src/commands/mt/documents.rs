@@ -69,7 +69,7 @@ fn permissions() -> Vec<(&'static str, &'static str, Vec<Value>)> {
             "A list of the tags that the caller has. `pattern` is empty for a superuser, and for a caller who may not read the permissions.",
             vec![parsed(&show::allowed(Format::Json, &[allowed()]))],
         ),
-        ("ebla mt whoami", "The caller; `limit` is null where there is none.", vec![caller()]),
+        ("ebla mt whoami", "The caller; `limit` is null where there is none.", callers()),
     ]
 }
 
@@ -85,7 +85,7 @@ fn administration() -> Vec<(&'static str, &'static str, Vec<Value>)> {
         ("ebla mt admin check", "A list of what is wrong.", vec![parsed(&show::findings(Format::Json, &[finding()]))]),
         (
             "ebla mt admin dump, ebla mt admin restore, ebla mt admin destroy",
-            "The rows and counters that were written or deleted. A dump to stdout has lines of JSON of its own, for `restore`.",
+            "How many rows and counters were written or deleted. A dump to stdout has lines of JSON of its own, for `restore`.",
             vec![tally],
         ),
         ("ebla mt admin sweep", "What was deleted; damaged rows are skipped.", vec![show::swept(Swept::default())]),
@@ -195,15 +195,14 @@ fn allowed() -> Allowed {
     Allowed { tag: "Read".to_owned(), granted_by: "Admin".to_owned(), pattern: "alice:...".to_owned() }
 }
 
-fn caller() -> Value {
-    let who = Who {
-        names: vec!["alice".to_owned()],
-        user: "alice".to_owned(),
-        privilege: Privilege::Ordinary,
-        nodes: Usage { used: 1, limit: Some(1) },
-        servers: Usage { used: 1, limit: None },
+/// One with limits, and one without.
+fn callers() -> Vec<Value> {
+    let caller = |limit| {
+        let usage = Usage { used: 1, limit };
+        let (names, user) = (vec!["alice".to_owned()], "alice".to_owned());
+        Who { names, user, privilege: Privilege::Ordinary, nodes: usage, servers: usage }
     };
-    parsed(&show::caller(Format::Json, &who))
+    [Some(1), None].map(|limit| parsed(&show::caller(Format::Json, &caller(limit)))).to_vec()
 }
 
 fn changes() -> [NodeChange; 2] {
