@@ -13,70 +13,13 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use ebla_runtime::Clock;
 use ebla_tests::etcd::{Build, EtcdCluster};
 use serde_json::Value;
 
+use crate::support::pages::{RESPONSE_MAX, get, send};
 use crate::support::{self, Process, Up};
-
-/// Timeout of a response.
-const RESPONSE_MAX: Duration = Duration::from_secs(30);
-
-/// A response of the console.
-struct Response {
-    status: u16,
-    head: String,
-    body: String,
-}
-
-impl Response {
-    /// The texts of the elements with this test id, without their tags.
-    fn values(&self, id: &str) -> Vec<String> {
-        let marked = format!("data-testid=\"{id}\"");
-        let after = self.body.split(&marked).skip(1).map(|rest| rest.split_once('>').map_or("", |(_tag, rest)| rest));
-        // An element that is marked has no other element of its own kind inside.
-        let text = |rest: &str| {
-            let end = ["</span>", "</dd>", "</td>", "</code>", "</a>", "</p>", "</h1>", "</pre>"];
-            let end = end.iter().filter_map(|end| rest.find(end)).min().unwrap_or(rest.len());
-            let inner = rest.get(..end).unwrap_or_default();
-            let parts = inner.split('<').enumerate().map(|(at, part)| match at {
-                0 => part,
-                _ => part.split_once('>').map_or("", |(_tag, text)| text),
-            });
-            parts.collect::<String>()
-        };
-        after.map(text).collect()
-    }
-
-    fn value(&self, id: &str) -> String {
-        self.values(id).first().cloned().unwrap_or_else(|| panic!("no {id} in {}", self.body))
-    }
-}
-
-/// Sends a request and returns its response. `headers`: lines that end in CRLF.
-fn send(address: &str, method: &str, target: &str, headers: &str, body: &str) -> Response {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(RESPONSE_MAX)).unwrap();
-    let host = if headers.contains("Host:") { String::new() } else { format!("Host: {address}\r\n") };
-    let length = body.len();
-    let request = format!(
-        "{method} {target} HTTP/1.1\r\n{host}Connection: close\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
-    );
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut response = String::new();
-    stream.read_to_string(&mut response).unwrap();
-    let (head, body) = response.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no response: {response:?}"));
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Response { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
-}
-
-fn get(address: &str, target: &str) -> Response {
-    let response = send(address, "GET", target, "", "");
-    assert_eq!(response.status, 200, "{target}: {}", response.body);
-    response
-}
 
 /// The first events of a page's stream.
 fn live(address: &str, page: &str) -> String {

@@ -32,5 +32,6 @@ mod secured;
 mod support;
 mod tls;
 mod tools;
+mod trial;
 mod upgrade;
 mod verify;

@@ -80,9 +80,19 @@ pub struct ClusterSnapshot {
 }
 
 impl ClusterSnapshot {
-    /// Since when the master has observed a problem of a server, or of tablets; `None`: not known.
+    /// Since when the master has observed a problem of a server, or of all tablets; `None`: not known.
     pub fn since(&self, kind: operate::ProblemKind, server: Option<u64>) -> Option<Micros> {
-        let wanted = |one: &&operate::ObservedProblem| one.kind() == kind && one.server == server.unwrap_or_default();
+        self.since_at(kind, (server.unwrap_or_default(), 0))
+    }
+
+    /// Since when the master has observed a problem of one tablet; `None`: not known.
+    pub fn since_of_tablet(&self, kind: operate::ProblemKind, tablet: u64) -> Option<Micros> {
+        self.since_at(kind, (0, tablet))
+    }
+
+    /// `place`: a server and a tablet, as in the status.
+    fn since_at(&self, kind: operate::ProblemKind, place: (u64, u64)) -> Option<Micros> {
+        let wanted = |one: &&operate::ObservedProblem| one.kind() == kind && (one.server, one.tablet) == place;
         self.problems.iter().find(wanted).map(|one| Micros::new(one.since_micros))
     }
 }

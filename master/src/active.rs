@@ -269,14 +269,14 @@ impl ActiveMaster {
         Arc::clone(&self.0.unknown_tables.lock())
     }
 
-    /// Takes what a round of the reconciler has found wrong, all of it.
+    /// Takes what the reconciler has found wrong, all of it.
     pub(crate) fn observe_problems(&self, problems: BTreeSet<Problem>) {
         let now = self.runtime().clock.wall();
         self.0.problems.lock().observe(problems, now);
     }
 
-    /// Those of these problems that rounds of the reconciler have found, with the times at which they found them first. A status request sees
-    /// less than a round (not the servers that respond without a lease), so it changes no time.
+    /// Those of these problems that the reconciler has found, with the times at which it found them first. A status request sees
+    /// less than the reconciler (not the servers that respond without a lease), so it changes no time.
     pub(crate) fn known_problems(&self, problems: &BTreeSet<Problem>) -> ProblemHistory {
         self.0.problems.lock().of(problems)
     }

@@ -7,7 +7,8 @@
 //!   metrics                    what a monitoring system reads
 //!   health  events  alerts     health of the tablets; what operators read in the log, such as a quorum loss
 //!   group_status               groups, and how far the replicas of one are in its log
-//!   problems  lag              what is wrong and since when, for status requests; replicas that are far behind
+//!   problems  problem_watch    what is wrong and since when, for status requests; it looks every ten seconds
+//!   lag                        replicas that are far behind
 //!   event_log                  events of the cluster, kept in Chubby for `ebla events`
 //!   registration               the cluster's description of itself in Chubby
 //!   check                      the check of the cluster that an operator requests
@@ -60,6 +61,7 @@ mod observation;
 mod operations;
 mod operator;
 pub mod plan;
+mod problem_watch;
 mod problems;
 mod profiles;
 mod quorum_loss;

@@ -43,7 +43,7 @@ use crate::plan::{Action, plan};
 use crate::problems::MetadataState;
 use crate::server_client::InitialState;
 use crate::traces::{of_group, traced_action};
-use crate::{division, jobs, observation, problems, restoration, schema_store, upgrade};
+use crate::{division, jobs, observation, problem_watch, restoration, schema_store, upgrade};
 
 /// Between two rounds that nothing requests earlier.
 const ROUND_PERIOD: Duration = Duration::from_secs(60);
@@ -83,7 +83,7 @@ pub(crate) async fn reconcile(master: ActiveMaster, config: &MasterConfig, stopp
             Some(pause) => reconciler.delay().min(pause.saturating_sub(ROUND_PERIOD_MIN)),
             None => reconciler.delay(),
         };
-        let responding = reconciler.responding.clone();
+        let (responding, metadata) = (reconciler.responding.clone(), reconciler.metadata_state());
         // An event may change what the round waits for, so the pauses begin again.
         waited = None;
         tokio::select! {
@@ -91,6 +91,7 @@ pub(crate) async fn reconcile(master: ActiveMaster, config: &MasterConfig, stopp
             () = master.reconcile_requested() => {}
             () = registrations_change(&master, before) => {}
             now = responding_servers_change(&master, &responding) => reconciler.responding = now,
+            () = problem_watch::watch(&master, metadata) => {}
         }
     }
 }
@@ -201,6 +202,11 @@ impl Reconciler {
         due.into_iter().flatten().fold(period, Duration::min)
     }
 
+    /// Whether the last round could read METADATA.
+    const fn metadata_state(&self) -> MetadataState {
+        if self.metadata_error.is_some() { MetadataState::Unreadable } else { MetadataState::Readable }
+    }
+
     fn is_stopping(&self) -> bool {
         self.stopping.token().is_cancelled()
     }
@@ -234,12 +240,6 @@ impl Reconciler {
         }
     }
 
-    /// Takes the times of problems, for status requests.
-    fn observe_problems(&self, snapshot: &ClusterSnapshot, metadata: MetadataState) {
-        let health = Health::of(snapshot, self.master.replicas());
-        self.master.observe_problems(problems::problems(snapshot, &health, metadata));
-    }
-
     /// Observes the cluster: first the servers, which is quick, then METADATA, which may be unavailable with them.
     async fn observe(&mut self) -> Result<ClusterSnapshot, Error> {
         let master = self.master.clone();
@@ -269,7 +269,7 @@ impl Reconciler {
         if outcome.is_err() {
             view.metadata = self.metadata_error.clone();
             self.log_events(&view);
-            self.observe_problems(&known, MetadataState::Unreadable);
+            problem_watch::record(&master, &known, MetadataState::Unreadable);
         }
         let root = master.directory().root_tablet();
         let ReadRows { rows: metadata, damaged: damaged_rows } = outcome?;
@@ -281,7 +281,7 @@ impl Reconciler {
         master.cache_metadata(&snapshot.metadata);
         let view = self.view(&snapshot).await;
         self.log_events(&view);
-        self.observe_problems(&snapshot, MetadataState::Readable);
+        problem_watch::record(&master, &snapshot, MetadataState::Readable);
         Ok(snapshot)
     }
 

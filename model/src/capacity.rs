@@ -70,6 +70,15 @@ pub struct Usage {
     pub limit: u64,
 }
 
+impl Usage {
+    /// The used part in percent, rounded down; `None` without a limit.
+    #[must_use]
+    pub fn percent(self) -> Option<u64> {
+        let part = u128::from(self.used) * 100 / u128::from(self.limit).max(1);
+        u64::try_from(part).ok().filter(|_part| self.limit > 0)
+    }
+}
+
 /// The resources of a tablet server; `None`: not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
@@ -380,6 +389,13 @@ mod tests {
     fn the_default_reserve_is_a_tenth_of_a_small_disk() {
         assert_eq!(default_reserve_bytes(1 << 30), (1 << 30) / 10);
         assert_eq!([20 << 30, 10 << 40].map(default_reserve_bytes), [2 << 30; 2]);
+    }
+
+    #[test]
+    fn a_usage_without_a_limit_has_no_part() {
+        let percent = |used, limit| Usage { used, limit }.percent();
+        assert_eq!([percent(199, 200), percent(5, 2), percent(0, 7)], [Some(99), Some(250), Some(0)]);
+        assert_eq!([percent(1, 0), percent(u64::MAX, 1)], [None, None], "no limit, and more than can be shown");
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //!   admin                                    instances and app profiles: resources of the admin API
 //!   metadata  command  stored_row            tablet and group descriptors, the commands of a group's log, rows in its store
 //!   session  idempotency  group_time         exactly-once writes, and the times of a group
-//!   capacity                                 what a server can still take
+//!   capacity  near_capacity                  what a server can still take, and whether it is near a limit
 //!   tablet_move  tablet_load  tablet_event   moves of tablets between groups, the load of a tablet, and what has happened to it
 //!   heat                                     how much each part of a table's keys is used over time
 //!   highest_ids                              the ids in use, which no counter may give again
@@ -55,6 +55,7 @@ pub mod locality;
 pub mod memory_groups;
 pub mod metadata;
 pub mod mutation;
+pub mod near_capacity;
 mod plain_name;
 pub mod quota;
 pub mod rmw;

@@ -169,7 +169,8 @@ fn full_server() -> ServerSnapshot {
 }
 
 fn full_snapshot() -> ClusterSnapshot {
-    let problem = |server| ObservedProblem { kind: ProblemKind::SlowDisk.into(), server, since_micros: 1 };
+    let problem =
+        |server, tablet| ObservedProblem { kind: ProblemKind::SlowDisk.into(), server, tablet, since_micros: 1 };
     ClusterSnapshot {
         cluster: Some("00".to_owned()),
         master: Some("host:0".to_owned()),
@@ -187,7 +188,7 @@ fn full_snapshot() -> ClusterSnapshot {
         remembered: Some(Remembered::default()),
         servers: vec![full_server(), ServerSnapshot::default()],
         time: Some(Micros::new(1)),
-        problems: vec![problem(0), problem(1)],
+        problems: vec![problem(0, 1), problem(1, 0)],
         ..ClusterSnapshot::default()
     }
 }

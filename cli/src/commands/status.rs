@@ -154,6 +154,7 @@ fn problem_json(problem: &ObservedProblem) -> Value {
     json!({
         "problem": problem_name(problem.kind()),
         "server": (problem.server != 0).then_some(problem.server),
+        "tablet": (problem.tablet != 0).then_some(problem.tablet),
         "since_micros": problem.since_micros,
     })
 }
@@ -172,6 +173,12 @@ const fn problem_name(kind: ProblemKind) -> &'static str {
         ProblemKind::NoQuorum => "tablets-without-quorum",
         ProblemKind::UnderReplicated => "under-replicated",
         ProblemKind::MetadataUnreadable => "metadata-unreadable",
+        ProblemKind::DiskNearlyFull => "disk-nearly-full",
+        ProblemKind::MemoryNearlyUsed => "memory-nearly-used",
+        ProblemKind::FilesNearlyUsed => "files-nearly-used",
+        ProblemKind::ConnectionsNearlyUsed => "connections-nearly-used",
+        ProblemKind::HotRow => "hot-row",
+        ProblemKind::HotTablet => "hot-tablet",
     }
 }
 

@@ -15,6 +15,7 @@ const TABLETS: &str = "tablets";
 pub(super) fn unreachable(facts: &Facts, error: &str) -> Finding {
     Finding {
         check: "cluster",
+        page: None,
         severity: Severity::Critical,
         place: facts.addresses.join(", "),
         since: None,
@@ -47,6 +48,7 @@ fn start(facts: &Facts) -> Option<Finding> {
     let more = awaited.wanted.saturating_sub(awaited.registered);
     Some(Finding {
         check: "start",
+        page: None,
         severity: Severity::Critical,
         place: "cluster".to_owned(),
         since: None,
@@ -68,6 +70,7 @@ fn master(facts: &Facts) -> Option<Finding> {
     let next_step = if is_lock_service { "start etcd: without it no master can be active" } else { "start a master" };
     Some(Finding {
         check: "master",
+        page: None,
         severity: Severity::Critical,
         place: facts.snapshot.master.clone().map_or("master".to_owned(), |last| format!("master, last at {last}")),
         since: lost,
@@ -82,6 +85,7 @@ fn metadata(facts: &Facts) -> Option<Finding> {
     let error = facts.snapshot.metadata_error.as_ref()?;
     Some(Finding {
         check: "metadata",
+        page: None,
         severity: Severity::Critical,
         place: "METADATA".to_owned(),
         since: facts.snapshot.since(ProblemKind::MetadataUnreadable, None),
@@ -97,6 +101,7 @@ fn quorum(facts: &Facts, health: &Health) -> Option<Finding> {
     let start = if silent.is_empty() { String::new() } else { format!("start tablet servers {}; ", silent.join(", ")) };
     (lost > 0).then(|| Finding {
         check: "quorum",
+        page: None,
         severity: Severity::Critical,
         place: TABLETS.to_owned(),
         since: facts.snapshot.since(ProblemKind::NoQuorum, None),
@@ -118,6 +123,7 @@ fn leader(facts: &Facts, health: &Health) -> Option<Finding> {
     };
     (unled > 0).then(|| Finding {
         check: "leader",
+        page: None,
         severity: Severity::Critical,
         place: TABLETS.to_owned(),
         since: facts.snapshot.since(ProblemKind::NoLeader, None),
@@ -147,6 +153,7 @@ fn replicas(facts: &Facts, health: &Health) -> Option<Finding> {
     };
     Some(Finding {
         check: "replicas",
+        page: None,
         severity: Severity::Warning,
         place: TABLETS.to_owned(),
         since: facts.snapshot.since(ProblemKind::UnderReplicated, None),
@@ -162,6 +169,7 @@ fn unknown_tables(health: &Health) -> Option<Finding> {
     let count = health.unknown_tables;
     (count > 0).then(|| Finding {
         check: "unknown-tables",
+        page: None,
         severity: Severity::Critical,
         place: "lock service".to_owned(),
         since: None,
@@ -177,6 +185,7 @@ fn unknown_tables(health: &Health) -> Option<Finding> {
 fn lock_service(health: &Health) -> Option<Finding> {
     (!health.behind.is_empty()).then(|| Finding {
         check: "lock-service",
+        page: None,
         severity: Severity::Warning,
         place: "lock service".to_owned(),
         since: None,
@@ -197,6 +206,7 @@ fn tls(facts: &Facts) -> Option<Finding> {
         let place = if shown.is_empty() { facts.addresses.join(", ") } else { shown.join(", ") };
         Finding {
             check: "tls",
+            page: None,
             severity: Severity::Warning,
             place: format!("{place}{more}"),
             since: None,
@@ -235,6 +245,7 @@ fn release(facts: &Facts) -> Option<Finding> {
         };
         Finding {
             check: "release",
+            page: None,
             severity: Severity::Warning,
             place: "cluster".to_owned(),
             since: None,
@@ -268,6 +279,7 @@ fn cluster_version(facts: &Facts) -> Option<Finding> {
     };
     Some(Finding {
         check: "cluster-version",
+        page: None,
         severity: Severity::Note,
         place: "cluster".to_owned(),
         since: None,

@@ -12,7 +12,8 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
 }
 
 fn note(check: &'static str, severity: Severity, problem: String, next_step: &str) -> Finding {
-    Finding { check, severity, place: HERE.to_owned(), since: None, problem, next_step: next_step.to_owned() }
+    let (place, next_step) = (HERE.to_owned(), next_step.to_owned());
+    Finding { check, severity, place, page: None, since: None, problem, next_step }
 }
 
 fn clock(facts: &Facts) -> Option<Finding> {

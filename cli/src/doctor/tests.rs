@@ -4,7 +4,7 @@
 //! servers 3                                 that are up, at host-1:1, host-2:1, …; 20 tablets
 //! server 2 gone | unreachable | retired | unregistered | refuses | damaged=1 | slow=712 | clock=-9 | lag=2/5000/41 | leads=0
 //!          | disk=10/100/2 | memory=95/100 | files=95/100 | connections=95/100 | excess=4/1 | release=0.0.9 | address=10.0.0.2:1
-//! problem slow-disk 2 -754                  the master has observed it for 754 s; server 0: tablets
+//! problem slow-disk 2 -754                  the master has observed it for 754 s; server 0: tablets; hot-row 12: the tablet
 //! health leaderless 3 7 8 9 | lost 2 5 6 | short 2/3 20 | repairs 1 | no-room 1 why | unknown 1 9 | behind why
 //! master 34 no master is active             lost 34 s ago
 //! metadata late
@@ -133,6 +133,12 @@ fn kind(name: &str) -> ProblemKind {
         "no-quorum" => ProblemKind::NoQuorum,
         "under-replicated" => ProblemKind::UnderReplicated,
         "metadata" => ProblemKind::MetadataUnreadable,
+        "disk-full" => ProblemKind::DiskNearlyFull,
+        "memory-used" => ProblemKind::MemoryNearlyUsed,
+        "files-used" => ProblemKind::FilesNearlyUsed,
+        "connections-used" => ProblemKind::ConnectionsNearlyUsed,
+        "hot-row" => ProblemKind::HotRow,
+        "hot-tablet" => ProblemKind::HotTablet,
         other => panic!("unknown problem {other:?}"),
     }
 }
@@ -174,7 +180,11 @@ fn change_loads(loads: &mut LoadsReply, words: &[&str]) {
         }
         ["tablet", name, id, load, hot @ ..] => loads.tablets.push(LoadedTablet {
             table: full_name(name),
-            tablet: Some(record::TabletRecord { tablet: number(id), ..record::TabletRecord::default() }),
+            tablet: Some(record::TabletRecord {
+                table: u64::from(*name != "METADATA"),
+                tablet: number(id),
+                ..record::TabletRecord::default()
+            }),
             leader: 2,
             load: Some(record::TabletLoad {
                 writes_per_second: number(load),
@@ -222,7 +232,8 @@ fn change(facts: &mut Facts, line: &str) {
         }
         ["problem", name, server, seconds] => snapshot.problems.push(ObservedProblem {
             kind: kind(name).into(),
-            server: number(server),
+            server: if name.starts_with("hot-") { 0 } else { number(server) },
+            tablet: if name.starts_with("hot-") { number(server) } else { 0 },
             since_micros: NOW + seconds.parse::<i64>().unwrap() * SECOND,
         }),
         ["health", rest @ ..] => change_health(snapshot.health.as_mut().unwrap(), rest),

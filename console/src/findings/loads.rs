@@ -1,40 +1,41 @@
 //! Checks of loads and quotas.
 
 use ebla_client::snapshot::ClusterSnapshot;
-use ebla_model::capacity::readable_bytes;
-use ebla_proto::operate::{LoadedTablet, LoadsReply, QuotaUse};
+use ebla_model::capacity::{Usage, readable_bytes};
+use ebla_model::id::TableId;
+use ebla_model::schema::TableName;
+use ebla_model::tablet_load::{ClusterLoad, Hotspot, TabletLoad};
+use ebla_proto::convert::tablet_load_from_proto;
+use ebla_proto::operate::{LoadedTablet, LoadsReply, ProblemKind, QuotaUse, TableLoad};
 use ebla_proto::record::QuotaMeasure;
 
-use super::{Finding, Severity, percent};
+use super::{Finding, Severity};
+use crate::context::short_name;
+use crate::html::Path;
 
-/// The name of METADATA in loads. It is the cluster's own, and splits and merges by itself.
-const METADATA: &str = "METADATA";
-/// A tablet with fewer requests per second is never hot, and neither is a row of it. It is the default of `--split-load`.
-const HOT_PER_SECOND: u64 = 2_000;
-/// A hot tablet has at least this part of the requests of the cluster.
-const HOT_PERCENT: u64 = 50;
 /// From this use of a quota on, it is nearly used up.
 const QUOTA_PERCENT: u64 = 90;
 /// The most findings of one check: the busiest tablets.
 const LISTED_MAX: usize = 5;
 
 pub(super) fn findings(snapshot: &ClusterSnapshot, loads: &LoadsReply) -> Vec<Finding> {
-    let mut found: Vec<Finding> = loads.tablets.iter().filter_map(hot_row).take(LISTED_MAX).collect();
-    if snapshot.servers.len() > 1 {
-        found.extend(loads.tablets.iter().filter_map(|tablet| hot_tablet(loads, tablet)));
-    }
+    let sum = |table: &TableLoad| table.reads_per_second.saturating_add(table.writes_per_second);
+    let per_second = loads.tables.iter().map(sum).fold(0, u64::saturating_add);
+    let cluster = ClusterLoad { per_second, servers: snapshot.servers.len() };
+    let busy = || loads.tablets.iter().map(BusyTablet::of);
+    let of_row = |tablet: BusyTablet<'_>| match tablet.load.hotspot(tablet.table, cluster)? {
+        Hotspot::Row => Some(tablet.hot_row(snapshot)),
+        Hotspot::Tablet { .. } => None,
+    };
+    let of_tablet = |tablet: BusyTablet<'_>| match tablet.load.hotspot(tablet.table, cluster)? {
+        Hotspot::Row => None,
+        Hotspot::Tablet { percent } => Some(tablet.hot_tablet(snapshot, percent, per_second)),
+    };
+    let mut found: Vec<Finding> = busy().filter_map(of_row).take(LISTED_MAX).collect();
+    found.extend(busy().filter_map(of_tablet));
     let uses = loads.tables.iter().flat_map(|table| table.quotas.iter().map(|used| (table.table.as_str(), used)));
     found.extend(uses.filter_map(|(table, used)| quota(table, used)));
     found
-}
-
-fn place(tablet: &LoadedTablet) -> String {
-    let id = tablet.tablet.as_ref().map_or(0, |tablet| tablet.tablet);
-    format!("tablet {id} of {} on tablet server {}", tablet.table, tablet.leader)
-}
-
-fn per_second(tablet: &LoadedTablet) -> u64 {
-    tablet.load.as_ref().map_or(0, |load| load.reads_per_second.saturating_add(load.writes_per_second))
 }
 
 /// The last part of the name of a table, for commands.
@@ -42,58 +43,69 @@ fn short(table: &str) -> &str {
     table.rsplit('/').next().unwrap_or(table)
 }
 
-fn hot_row(tablet: &LoadedTablet) -> Option<Finding> {
-    tablet.load.as_ref()?.hot_row.as_ref()?;
-    if tablet.table == METADATA || per_second(tablet) < HOT_PER_SECOND {
-        return None;
+/// A page about a table; METADATA has none.
+fn page(table: &str, of_table: &[&str]) -> Option<Path> {
+    let name: TableName = table.parse().ok()?;
+    Some(Path::of(&[&["tables", short_name(&name)], of_table].concat()))
+}
+
+/// A tablet with its load.
+struct BusyTablet<'a> {
+    of: &'a LoadedTablet,
+    /// Its number.
+    tablet: u64,
+    table: TableId,
+    load: TabletLoad,
+}
+
+impl<'a> BusyTablet<'a> {
+    fn of(of: &'a LoadedTablet) -> Self {
+        let (tablet, table) = of.tablet.as_ref().map_or((0, 0), |record| (record.tablet, record.table));
+        let load = of.load.as_ref().map(tablet_load_from_proto).unwrap_or_default();
+        Self { of, tablet, table: TableId::new(table), load }
     }
-    Some(Finding {
-        check: "hot-row",
-        severity: Severity::Warning,
-        place: place(tablet),
-        since: None,
-        problem: format!(
-            "one row has most of its {} requests per second, and a row cannot be divided between servers",
-            per_second(tablet)
-        ),
-        next_step: format!(
-            "ebla tablet list {} --load shows the row; spread its cells over several rows, or cache what is read of it",
-            short(&tablet.table)
-        ),
-    })
-}
 
-fn hot_tablet(loads: &LoadsReply, tablet: &LoadedTablet) -> Option<Finding> {
-    let sum = |table: &ebla_proto::operate::TableLoad| table.reads_per_second.saturating_add(table.writes_per_second);
-    let all: u64 = loads.tables.iter().map(sum).fold(0, u64::saturating_add);
-    let busy = per_second(tablet);
-    let part = percent(busy, all).filter(|part| *part >= HOT_PERCENT && busy >= HOT_PER_SECOND)?;
-    let has_hot_row = tablet.load.as_ref().is_some_and(|load| load.hot_row.is_some());
-    (!has_hot_row).then(|| Finding {
-        check: "hot-tablet",
-        severity: Severity::Warning,
-        place: place(tablet),
-        since: None,
-        problem: format!("it has {part} % of the {all} requests per second of the cluster, on one server"),
-        next_step: if tablet.table == METADATA {
-            "it splits by itself when it is above --split-load for some seconds; clients that remember locations read it \
-             seldom: look for those that connect for each request"
-                .to_owned()
-        } else {
+    /// A finding about it. `check`: with the kind of problem by which the master knows its time.
+    fn finding(
+        &self,
+        snapshot: &ClusterSnapshot,
+        (check, kind): (&'static str, ProblemKind),
+        (problem, next_step): (String, String),
+    ) -> Finding {
+        let place = format!("tablet {} of {} on tablet server {}", self.tablet, self.of.table, self.of.leader);
+        let since = snapshot.since_of_tablet(kind, self.tablet);
+        let page = page(&self.of.table, &["tablets"]);
+        Finding { check, page, severity: Severity::Warning, place, since, problem, next_step }
+    }
+
+    fn hot_row(&self, snapshot: &ClusterSnapshot) -> Finding {
+        let busy = self.load.per_second();
+        let problem =
+            format!("one row has most of its {busy} requests per second, and a row cannot be divided between servers");
+        let table = short(&self.of.table);
+        let next_step = format!(
+            "ebla tablet list {table} --load shows the row; spread its cells over several rows, or cache what is read of it"
+        );
+        self.finding(snapshot, ("hot-row", ProblemKind::HotRow), (problem, next_step))
+    }
+
+    /// `percent`: its part of `all` requests per second.
+    fn hot_tablet(&self, snapshot: &ClusterSnapshot, percent: u64, all: u64) -> Finding {
+        let problem = format!("it has {percent} % of the {all} requests per second of the cluster, on one server");
+        let splits = "it splits by itself when it is above --split-load for some seconds";
+        let next_step = if self.table == TableId::METADATA {
             format!(
-                "it splits by itself when it is above --split-load for some seconds; ebla tablet split {} splits it now",
-                split_argument(tablet)
+                "{splits}; clients that remember locations read it seldom: look for those that connect for each request"
             )
-        },
-    })
-}
-
-fn split_argument(tablet: &LoadedTablet) -> String {
-    format!("--tablet {}", tablet.tablet.as_ref().map_or(0, |tablet| tablet.tablet))
+        } else {
+            format!("{splits}; ebla tablet split --tablet {} splits it now", self.tablet)
+        };
+        self.finding(snapshot, ("hot-tablet", ProblemKind::HotTablet), (problem, next_step))
+    }
 }
 
 fn quota(table: &str, used: &QuotaUse) -> Option<Finding> {
-    let part = percent(used.used, used.limit)?;
+    let part = Usage { used: used.used, limit: used.limit }.percent()?;
     if part < QUOTA_PERCENT && !used.exceeded {
         return None;
     }
@@ -105,6 +117,7 @@ fn quota(table: &str, used: &QuotaUse) -> Option<Finding> {
     let subject = if used.family.is_empty() { table.to_owned() } else { format!("family {} of {table}", used.family) };
     Some(Finding {
         check: "quota",
+        page: page(table, &[]),
         severity: Severity::Warning,
         place: subject,
         since: None,

@@ -13,6 +13,8 @@ use ebla_client::verdict::Level;
 use ebla_model::Micros;
 use ebla_proto::operate::LoadsReply;
 
+use crate::html::Path;
+
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
@@ -53,6 +55,8 @@ pub struct Finding {
     pub severity: Severity,
     /// What has it, such as `tablet server 3 at host:8086`.
     pub place: String,
+    /// The page of the console about that place, if there is one.
+    pub page: Option<Path>,
     /// Since when it has been observed; `None`: not known.
     pub since: Option<Micros>,
     /// What is wrong.
@@ -66,7 +70,7 @@ pub fn of_servers(snapshot: &ClusterSnapshot) -> Vec<Finding> {
     servers::findings(snapshot)
 }
 
-/// Hot rows, hot tablets and quotas. The load of a tablet has no time of its own, so these findings have none.
+/// Hot rows, hot tablets and quotas.
 pub fn of_loads(snapshot: &ClusterSnapshot, loads: &LoadsReply) -> Vec<Finding> {
     loads::findings(snapshot, loads)
 }
@@ -94,9 +98,4 @@ pub fn first_of(count: u64, first: &[u64]) -> String {
         shown.push("…".to_owned());
     }
     shown.join(", ")
-}
-
-/// How much of `limit` is `used`, in percent; `None` without a limit.
-fn percent(used: u64, limit: u64) -> Option<u64> {
-    u64::try_from(u128::from(used) * 100 / u128::from(limit).max(1)).ok().filter(|_percent| limit > 0)
 }

@@ -2,19 +2,12 @@
 
 use ebla_model::Micros;
 use ebla_model::capacity::{DiskSpace, Usage, WriteState, readable_bytes};
+use ebla_model::near_capacity::LimitedResource;
 use ebla_proto::operate::ProblemKind;
 
-use super::{Finding, Severity, counted, first_of, percent};
+use super::{Finding, Severity, counted, first_of};
+use crate::html::Path;
 use ebla_client::snapshot::{ClusterSnapshot, ServerSnapshot};
-
-/// From this use of a disk on, a server is near its capacity.
-const DISK_PERCENT: u64 = 85;
-/// The same for memory: caches fill most of it on purpose.
-const MEMORY_PERCENT: u64 = 90;
-/// The same for open files.
-const FILES_PERCENT: u64 = 80;
-/// The same for connections.
-const CONNECTIONS_PERCENT: u64 = 80;
 
 pub(super) fn findings(snapshot: &ClusterSnapshot) -> Vec<Finding> {
     let checks = [server, writes, clock, slow_disk, damage, lag, disk, memory, files, connections, memory_groups];
@@ -35,7 +28,8 @@ fn about(
         None => format!("tablet server {}", server.id),
     };
     let since: Option<Micros> = kind.and_then(|kind| snapshot.since(kind, Some(server.id)));
-    Finding { check, severity: Severity::Warning, place, since, problem, next_step }
+    let page = Some(Path::of(&["servers", &server.id.to_string()]));
+    Finding { check, page, severity: Severity::Warning, place, since, problem, next_step }
 }
 
 fn server(snapshot: &ClusterSnapshot, one: &ServerSnapshot) -> Option<Finding> {
@@ -122,58 +116,68 @@ fn lag(snapshot: &ClusterSnapshot, one: &ServerSnapshot) -> Option<Finding> {
 }
 
 fn disk(snapshot: &ClusterSnapshot, one: &ServerSnapshot) -> Option<Finding> {
+    let used = one.resources.near_limit(LimitedResource::Disk, one.writes)?;
     let DiskSpace { free_bytes, total_bytes, reserve_bytes } = one.resources.disk?;
-    let used = percent(total_bytes.saturating_sub(free_bytes), total_bytes)?;
-    let has_room = used < DISK_PERCENT && free_bytes > reserve_bytes.saturating_mul(2);
-    if has_room || one.writes == WriteState::Refuses {
-        return None;
-    }
     let [free, total, reserve] = [free_bytes, total_bytes, reserve_bytes].map(readable_bytes);
     let said = (
         format!("its disk is {used} % full: {free} of {total} are free, and below {reserve} it refuses writes"),
         "free disk space, delete tables, or add tablet servers".to_owned(),
     );
-    Some(about(snapshot, one, "disk", None, said))
+    Some(about(snapshot, one, "disk", Some(ProblemKind::DiskNearlyFull), said))
+}
+
+/// What is said about a resource that is nearly used up: the name of the check, how the master calls it, the noun, how an amount is shown, and
+/// the next step.
+struct Words<'a> {
+    check: &'static str,
+    kind: ProblemKind,
+    noun: &'a str,
+    show: &'a dyn Fn(u64) -> String,
+    next_step: &'a str,
 }
 
 fn near(
     (snapshot, one): (&ClusterSnapshot, &ServerSnapshot),
-    check: &'static str,
-    usage: Option<Usage>,
-    percent_max: u64,
-    words: (&str, &dyn Fn(u64) -> String, &str),
+    (resource, usage): (LimitedResource, Option<Usage>),
+    words: &Words<'_>,
 ) -> Option<Finding> {
-    let Usage { used, limit } = usage?;
-    let (noun, show, next_step) = words;
-    let percent = percent(used, limit).filter(|percent| *percent >= percent_max)?;
-    let problem = format!("its process uses {percent} % of its {noun}: {} of {}", show(used), show(limit));
-    Some(about(snapshot, one, check, None, (problem, next_step.to_owned())))
+    let percent = one.resources.near_limit(resource, one.writes)?;
+    let [used, limit] = [usage?.used, usage?.limit].map(words.show);
+    let problem = format!("its process uses {percent} % of its {}: {used} of {limit}", words.noun);
+    Some(about(snapshot, one, words.check, Some(words.kind), (problem, words.next_step.to_owned())))
 }
 
 fn memory(snapshot: &ClusterSnapshot, one: &ServerSnapshot) -> Option<Finding> {
-    let words: (&str, &dyn Fn(u64) -> String, &str) = (
-        "memory",
-        &readable_bytes,
-        "give the server more memory, or lower its caches (docs/operate/sizing.md); beyond the limit the system ends the process",
-    );
-    near((snapshot, one), "memory", one.resources.memory, MEMORY_PERCENT, words)
+    let words = Words {
+        check: "memory",
+        kind: ProblemKind::MemoryNearlyUsed,
+        noun: "memory",
+        show: &readable_bytes,
+        next_step: "give the server more memory, or lower its caches (docs/operate/sizing.md); beyond the limit the system ends the process",
+    };
+    near((snapshot, one), (LimitedResource::Memory, one.resources.memory), &words)
 }
 
 fn files(snapshot: &ClusterSnapshot, one: &ServerSnapshot) -> Option<Finding> {
-    let show = |count: u64| count.to_string();
-    let words: (&str, &dyn Fn(u64) -> String, &str) =
-        ("open files", &show, "raise the limit of open files (ulimit -n, LimitNOFILE) and restart the server");
-    near((snapshot, one), "files", one.resources.files, FILES_PERCENT, words)
+    let words = Words {
+        check: "files",
+        kind: ProblemKind::FilesNearlyUsed,
+        noun: "open files",
+        show: &|count| count.to_string(),
+        next_step: "raise the limit of open files (ulimit -n, LimitNOFILE) and restart the server",
+    };
+    near((snapshot, one), (LimitedResource::Files, one.resources.files), &words)
 }
 
 fn connections(snapshot: &ClusterSnapshot, one: &ServerSnapshot) -> Option<Finding> {
-    let show = |count: u64| count.to_string();
-    let words: (&str, &dyn Fn(u64) -> String, &str) = (
-        "connections",
-        &show,
-        "let clients share connections, spread them over the servers, or raise --connections; a further connection is closed",
-    );
-    near((snapshot, one), "connections", one.resources.connections, CONNECTIONS_PERCENT, words)
+    let words = Words {
+        check: "connections",
+        kind: ProblemKind::ConnectionsNearlyUsed,
+        noun: "connections",
+        show: &|count| count.to_string(),
+        next_step: "let clients share connections, spread them over the servers, or raise --connections; a further connection is closed",
+    };
+    near((snapshot, one), (LimitedResource::Connections, one.resources.connections), &words)
 }
 
 fn memory_groups(snapshot: &ClusterSnapshot, one: &ServerSnapshot) -> Option<Finding> {

@@ -13,7 +13,7 @@ use ebla_proto::operate::LoadsReply;
 use super::{Page, events, note, or_dash, section, servers, state, traffic};
 use crate::Context;
 use crate::findings::{Finding, Severity, of_loads, of_servers};
-use crate::html::{Html, element, facts, row, table, text};
+use crate::html::{Html, element, facts, link, row, table, text};
 use crate::recent::Selection;
 
 /// Events on the page.
@@ -113,7 +113,10 @@ fn problem(finding: &Finding) -> Html {
     };
     row([
         state(class, finding.severity.name()).into(),
-        named("place", &finding.place),
+        match &finding.page {
+            Some(page) => link(page, &finding.place).test_id(format!("problem-{}-place", finding.check)).into(),
+            None => named("place", &finding.place),
+        },
         text(finding.check),
         named("since", &finding.since.map_or("not known".to_owned(), time)),
         named("what", &finding.problem),
@@ -155,7 +158,7 @@ mod tests {
     use ebla_client::snapshot::ReplicaLag;
     use ebla_model::capacity::DiskSpace;
     use ebla_proto::operate::{LoadedTablet, ObservedProblem, ProblemKind};
-    use ebla_proto::record::TabletLoad;
+    use ebla_proto::record::{TabletLoad, TabletRecord};
 
     use super::*;
     use crate::pages::golden::{check, snapshot};
@@ -182,16 +185,24 @@ mod tests {
         let (replicas, entries_max, time_max) = (2, 5_000, Duration::from_secs(41));
         third.lag = Some(ReplicaLag { replicas, entries_max, time_max, ..ReplicaLag::default() });
         third.resources.disk = Some(DiskSpace { free_bytes: 10, total_bytes: 100, reserve_bytes: 2 });
-        let observed = |kind: ProblemKind, server| ObservedProblem {
+        let observed = |(kind, server, tablet): (ProblemKind, u64, u64)| ObservedProblem {
             kind: kind.into(),
             server,
-            since_micros: 1_763_879_499_000_000 + i64::try_from(server).unwrap(),
+            tablet,
+            since_micros: 1_763_879_499_000_000,
         };
-        let kinds = [ProblemKind::ClockOff, ProblemKind::SlowDisk, ProblemKind::Lagging];
-        state.problems = kinds.into_iter().zip(1..).map(|(kind, server)| observed(kind, server)).collect();
+        let known = [
+            (ProblemKind::ClockOff, 1, 0),
+            (ProblemKind::SlowDisk, 2, 0),
+            (ProblemKind::Lagging, 3, 0),
+            (ProblemKind::DiskNearlyFull, 3, 0),
+            (ProblemKind::HotRow, 0, 7),
+        ];
+        state.problems = known.into_iter().map(observed).collect();
         let load = TabletLoad { reads_per_second: 5_000, hot_row: Some("secret".into()), ..TabletLoad::default() };
         let table = "projects/p/instances/i/tables/web".to_owned();
-        let busy = LoadedTablet { table, leader: 2, load: Some(load), ..LoadedTablet::default() };
+        let record = TabletRecord { table: 5, tablet: 7, ..TabletRecord::default() };
+        let busy = LoadedTablet { table, tablet: Some(record), leader: 2, load: Some(load), ..LoadedTablet::default() };
         let page = problems(&state, &Ok(LoadsReply { tablets: vec![busy], ..LoadsReply::default() }));
         let of = |check: &str, column: &str, words: &str| {
             let (_before, cell) = page.as_str().split_once(&format!("\"problem-{check}-{column}\">")).unwrap();
@@ -202,13 +213,22 @@ mod tests {
             ("clock", "tablet server 1 at 10.0.0.1:8086", "2025-11-23", "9 s behind", "NTP"),
             ("slow-disk", "tablet server 2 at 10.0.0.2:8086", "2025-11-23", "712 ms", "ebla server drain 2"),
             ("lag", "tablet server 3 at 10.0.0.3:8086", "2025-11-23", "5000 log entries", "restart"),
-            ("disk", "tablet server 3 at 10.0.0.3:8086", "not known", "90 % full", "add tablet servers"),
-            ("hot-row", "tables/web on tablet server 2", "not known", "5000 requests", "ebla tablet list web --load"),
+            ("disk", "tablet server 3 at 10.0.0.3:8086", "2025-11-23", "90 % full", "add tablet servers"),
+            (
+                "hot-row",
+                "tablet 7 of projects/p/instances/i/tables/web on",
+                "2025-11-23",
+                "5000 requests",
+                "ebla tablet list web --load",
+            ),
         ];
         for (check, place, since, what, next) in rows {
             [("place", place), ("since", since), ("what", what), ("next", next)]
                 .into_iter()
                 .for_each(|(column, words)| of(check, column, words));
+        }
+        for link in ["/servers/1", "/servers/3", "/tables/projects%2Fp%2Finstances%2Fi%2Ftables%2Fweb/tablets"] {
+            assert!(page.as_str().contains(&format!("href=\"{link}\"")), "{link}: {}", page.as_str());
         }
         assert!(!page.as_str().contains("secret"), "findings contain no keys of rows");
     }

@@ -133,6 +133,8 @@ fn legend(tablets: &[Listed]) -> Html {
 }
 
 fn list(name: &TableName, tablets: &[Listed], loads: &Loads) -> Html {
+    let hot_row =
+        |(_bytes, load): &(u64, TabletLoad)| load.hot_row.as_ref().map(|row| shown_key(row, "")).unwrap_or_default();
     let line = |(tablet, leader): &Listed| {
         let id = tablet.tablet;
         let known = loads.get(&id);
@@ -151,7 +153,7 @@ fn list(name: &TableName, tablets: &[Listed], loads: &Loads) -> Html {
             shown(&|(bytes, _load)| readable_bytes(*bytes)),
             shown(&|(_bytes, load)| load.reads_per_second.to_string()),
             shown(&|(_bytes, load)| load.writes_per_second.to_string()),
-            shown(&|(_bytes, load)| load.hot_row.as_ref().map(|row| shown_key(row, "")).unwrap_or_default()),
+            element("span").test_id(format!("hot-row-{id}")).child(shown(&hot_row)).into(),
             element("span").test_id(format!("replicas-{id}")).children(replicas).into(),
             link(&history, "history").into(),
         ])
