@@ -34,7 +34,7 @@ use futures::future::join_all;
 use prost_types::Timestamp;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::pages::get;
+use crate::support::pages::{Response, get};
 use crate::support::{self, Process};
 
 /// The servers with faults.
@@ -140,13 +140,9 @@ impl Fixture {
         self.ready(server, "bigtable")
     }
 
-    /// What the first page says about a check.
-    fn findings(&self, check: &str) -> Vec<Found> {
-        let page = get(self.ready(SOUND, "metrics"), "/");
-        let column = |name: &str| page.values(&format!("problem-{check}-{name}"));
-        let links = page.links(&format!("problem-{check}-place"));
-        let rows = column("place").into_iter().zip(column("since")).zip(column("next")).zip(links);
-        rows.map(|(((place, since), next), link)| Found { place, since, next, link }).collect()
+    /// A page of the console.
+    fn page(&self, path: &str) -> Response {
+        get(self.ready(SOUND, "metrics"), path)
     }
 
     fn create_fault(&self, server: usize, name: &str) {
@@ -186,6 +182,14 @@ struct Found {
     link: String,
 }
 
+/// What the first page says about a check.
+fn findings(overview: &Response, check: &str) -> Vec<Found> {
+    let column = |name: &str| overview.values(&format!("problem-{check}-{name}"));
+    let links = overview.links(&format!("problem-{check}-place"));
+    let rows = column("place").into_iter().zip(column("since")).zip(column("next")).zip(links);
+    rows.map(|(((place, since), next), link)| Found { place, since, next, link }).collect()
+}
+
 /// A fault, and what the console must say about it.
 struct Expected {
     check: &'static str,
@@ -199,8 +203,8 @@ struct Expected {
 
 impl Expected {
     /// The line about this fault, if it is complete.
-    fn find(&self, fixture: &Fixture) -> Option<Found> {
-        let mut found = fixture.findings(self.check).into_iter();
+    fn find(&self, overview: &Response) -> Option<Found> {
+        let mut found = findings(overview, self.check).into_iter();
         found.find(|found| found.place.contains(&self.place) && found.since != "not known")
     }
 
@@ -261,7 +265,7 @@ async fn trial(folder: &Path, library: &Path) {
     table(&client, "busy").mutate_row(&RowKey::new(HOT_ROW), &cell(b"value")).await.unwrap();
     write(&fixture, &client);
     for check in ["hot-row", "clock", "connections"] {
-        let found = fixture.findings(check);
+        let found = findings(&fixture.page("/"), check);
         assert!(found.is_empty(), "before the faults: {found:?}");
     }
 
@@ -283,24 +287,25 @@ async fn trial(folder: &Path, library: &Path) {
     let expected = [slow_disk, clock_off, lag, full, hot_row];
     let deadline = clock.monotonic() + FOUND_MAX;
     let found = loop {
-        let found: Vec<_> = expected.iter().map(|one| one.find(&fixture)).collect();
+        let overview = fixture.page("/");
+        let found: Vec<_> = expected.iter().map(|one| one.find(&overview)).collect();
         if found.iter().all(Option::is_some) {
             break found.into_iter().flatten().collect::<Vec<_>>();
         }
-        let of_all = || expected.iter().map(|one| (one.check, fixture.findings(one.check))).collect::<Vec<_>>();
+        let of_all = || expected.iter().map(|one| (one.check, findings(&overview, one.check))).collect::<Vec<_>>();
         assert!(clock.monotonic() < deadline, "not all is found: {:#?}", of_all());
         tokio::time::sleep(READING_PERIOD).await;
     };
     for (one, found) in expected.iter().zip(&found) {
         one.check(found);
-        let page = get(fixture.ready(SOUND, "metrics"), &found.link);
+        let page = fixture.page(&found.link);
         let subject = if one.check == "hot-row" { HOT_ROW } else { one.place.trim_start_matches("at ") };
         assert!(page.body.contains(subject), "{subject} is not on {}: {}", found.link, page.body);
     }
     // The page of the tablets names the row, which the problem does not: a key may be confidential.
     let hot = &found[4];
     let tablet = hot.place.split(' ').nth(1).unwrap();
-    let row = get(fixture.ready(SOUND, "metrics"), &hot.link).value(&format!("hot-row-{tablet}"));
+    let row = fixture.page(&hot.link).value(&format!("hot-row-{tablet}"));
     assert_eq!(row, HOT_ROW);
     drop(held);
 }

@@ -46,7 +46,7 @@ fn short(table: &str) -> &str {
 /// A page about a table; METADATA has none.
 fn page(table: &str, of_table: &[&str]) -> Option<Path> {
     let name: TableName = table.parse().ok()?;
-    Some(Path::of(&[&["tables", short_name(&name)], of_table].concat()))
+    Some(Path::of(&[&["tables", short_name(&name)][..], of_table].concat()))
 }
 
 /// A tablet with its load.
