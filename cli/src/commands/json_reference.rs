@@ -295,6 +295,7 @@ fn tops() -> [Value; 2] {
 fn doctors() -> [Value; 1] {
     let finding = |since| Finding {
         check: "lag",
+        page: None,
         severity: Severity::Warning,
         place: String::new(),
         since,
