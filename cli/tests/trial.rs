@@ -18,7 +18,6 @@
     reason = "a test may fail, and then says where"
 )]
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -156,7 +155,7 @@ impl Fixture {
             loop {
                 for (signal, time) in [(Signal::STOP, STOPPED), (Signal::CONT, RUNNING)] {
                     // The process ends with the test.
-                    drop(kill_process(id, signal));
+                    let _ended = kill_process(id, signal);
                     tokio::time::sleep(time).await;
                 }
             }
