@@ -10,6 +10,9 @@
 //! ```
 //!
 //! The first two give their leaderships away, and the third one follows only: two servers lead, and each group has a majority that responds.
+//!
+//! The third and the last fault need the processors of the machine for themselves, so they are made only if the variable `EBLA_TRIAL` is `all`
+//! (`make trial`).
 
 #![expect(
     clippy::unwrap_used,
@@ -263,6 +266,7 @@ async fn trial(folder: &Path, library: &Path) {
     let client = Client::connect_cluster(sound, fixture.runtime.clone()).await.unwrap();
     table(&client, "busy").mutate_row(&RowKey::new(HOT_ROW), &cell(b"value")).await.unwrap();
     write(&fixture, &client);
+    let is_whole = std::env::var("EBLA_TRIAL").is_ok_and(|faults| faults == "all");
     for check in ["hot-row", "clock", "connections"] {
         let found = findings(&fixture.page("/"), check);
         assert!(found.is_empty(), "before the faults: {found:?}");
@@ -275,15 +279,16 @@ async fn trial(folder: &Path, library: &Path) {
     fixture.create_fault(SLOW_DISK, "slow-disk");
     let clock_off = fault("clock", place(CLOCK_OFF), "synchronise the clock (NTP)", now());
     fixture.create_fault(CLOCK_OFF, "clock-off");
-    let lag = fault("lag", place(LAGGING), "a restart makes it catch up from the leaders", now());
-    fixture.stop_mostly(LAGGING);
     let full = fault("connections", place(FULL), "raise --connections", now());
     let held = fixture.connect(FULL, CONNECTIONS_HELD).await;
-    let table = "projects/dev/instances/dev/tables/busy on tablet server".to_owned();
-    let hot_row = fault("hot-row", table, "spread its cells over several rows", now());
-    read(&fixture, &client);
-
-    let expected = [slow_disk, clock_off, lag, full, hot_row];
+    let mut expected = vec![slow_disk, clock_off, full];
+    if is_whole {
+        expected.push(fault("lag", place(LAGGING), "a restart makes it catch up from the leaders", now()));
+        fixture.stop_mostly(LAGGING);
+        let table = "projects/dev/instances/dev/tables/busy on tablet server".to_owned();
+        expected.push(fault("hot-row", table, "spread its cells over several rows", now()));
+        read(&fixture, &client);
+    }
     let deadline = clock.monotonic() + FOUND_MAX;
     let found = loop {
         let overview = fixture.page("/");
@@ -302,9 +307,10 @@ async fn trial(folder: &Path, library: &Path) {
         assert!(page.body.contains(subject), "{subject} is not on {}: {}", found.link, page.body);
     }
     // The page of the tablets names the row, which the problem does not: a key may be confidential.
-    let hot = &found[4];
-    let tablet = hot.place.split(' ').nth(1).unwrap();
-    let row = fixture.page(&hot.link).value(&format!("hot-row-{tablet}"));
-    assert_eq!(row, HOT_ROW);
+    if let Some(hot) = found.get(4) {
+        let tablet = hot.place.split(' ').nth(1).unwrap();
+        let row = fixture.page(&hot.link).value(&format!("hot-row-{tablet}"));
+        assert_eq!(row, HOT_ROW);
+    }
     drop(held);
 }
