@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use ebla_model::schema::TableName;
-use ebla_runtime::Runtime;
+use ebla_runtime::{Clock, Runtime};
 use ebla_workload::verify::{Load, Plan, create_table, endpoints};
 
 use crate::support::{self, Up, run};
@@ -21,6 +21,9 @@ use crate::support::{self, Up, run};
 /// `ioctl(folder, EXT4_IOC_SHUTDOWN, &EXT4_GOING_FLAGS_NOLOGFLUSH)`; the number is `_IOR('X', 125, __u32)`.
 const SHUTDOWN: &str =
     "import fcntl,os,struct,sys; fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, struct.pack('I', 2))";
+
+/// Timeout until nothing uses the file system after it was unmounted.
+const RELEASED_MAX: Duration = Duration::from_secs(30);
 
 /// A file system on a loop device, unmounted when dropped.
 struct Ext4 {
@@ -58,7 +61,24 @@ impl Ext4 {
     /// Mounts what was on the disk. No process may use the file system.
     fn restore_power(&self) {
         succeeds(Command::new("umount").arg(&self.at)).unwrap();
+        self.wait_until_released();
         self.mount().unwrap();
+    }
+
+    /// Returns when the loop device is free. A container that starts has a copy of all mounts for a moment; until it has dropped them the file system
+    /// exists, and a mount would return the one without power again.
+    fn wait_until_released(&self) {
+        let clock = Clock::system();
+        let deadline = clock.monotonic() + RELEASED_MAX;
+        loop {
+            let devices = Command::new("/sbin/losetup").arg("--associated").arg(&self.image).output().unwrap();
+            assert!(devices.status.success(), "{devices:?}");
+            if devices.stdout.is_empty() {
+                return;
+            }
+            assert!(clock.monotonic() < deadline, "still in use: {}", String::from_utf8_lossy(&devices.stdout));
+            support::pause();
+        }
     }
 }
 
