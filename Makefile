@@ -43,7 +43,7 @@ WORKLOADS ?= write,read,check,batch
 FUZZ_SECONDS ?= 60
 
 .PHONY: help install configure python browser-tools browser base-image build program dist package run pages test fmt clippy deny promtool compiled previous suites suites-of-processes suites-in-process soak chaos simulation sim steps planted docs bench race scale paper recovery movement \
-  cluster cluster-down conformance google-tests fuzz mounttable mt-bench bench-memory overload unread secure-bench trial
+  cluster cluster-down conformance google-tests fuzz mounttable mt-bench bench-memory overload unread secure-bench
 
 help: ## show this list
 	@grep -h -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -223,9 +223,6 @@ browser-tools: python ## install Chromium and Playwright, for tests of the web c
 	@$(PYTHON_ENV)/bin/pip list 2>/dev/null | grep -q '^playwright ' || \
 	  $(PYTHON_ENV)/bin/pip install -q --disable-pip-version-check $(PYTHON_BROWSER) || \
 	  echo "Playwright could not be installed: the console is not tested in a browser"
-
-trial: compiled ## find five faults of a cluster on the pages of the console; nothing else may run on this machine
-	env EBLA_TRIAL=all cargo test --release -p ebla-cli --test suites trial -- --nocapture
 
 browser: program browser-tools ## open every page of the web console in a browser, in both themes; pictures in $(EBLA_CACHE)/screenshots
 	$(PYTHON_ENV)/bin/python tests/browser/console.py $(EBLA) --screenshots $(EBLA_CACHE)/screenshots $(ARGS)
