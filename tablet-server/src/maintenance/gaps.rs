@@ -1,6 +1,6 @@
 //! The policy for gaps: when the space of rows is freed that no tablet of a group has any more (`storage::store::gaps`).
 //!
-//! A tablet that moves or is dropped, and a division of the group, leave files behind that are read by nobody. Each replica frees them by
+//! A tablet that moves or is dropped, and a division of the group, leave files behind that no read needs. Each replica frees them by
 //! itself, one group at a time.
 
 use std::collections::BTreeMap;

@@ -56,7 +56,7 @@ fn permissions() -> Vec<(&'static str, &'static str, Vec<Value>)> {
     vec![
         (
             "ebla mt perms get",
-            "Permissions by tag, here `Admin`, and their version. A tag that nobody has is absent, and so is an empty list.",
+            "Permissions by tag, here `Admin`, and their version. A tag without members is absent, and so is an empty list.",
             vec![show::permissions(&some_permissions(), &Etag::new("7"))],
         ),
         (

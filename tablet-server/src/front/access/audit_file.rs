@@ -56,7 +56,7 @@ impl AuditFile {
         self.file.write_all(lines)
     }
 
-    /// Replaces the file if it has no room for so many bytes.
+    /// Replaces the file if it has no room for this number of bytes.
     fn make_room(&mut self, bytes: usize) -> io::Result<()> {
         let Some(AuditRotation { file_bytes, files_kept }) = self.rotation else { return Ok(()) };
         // Asked each time: somebody else may have truncated it.
