@@ -2,7 +2,7 @@
 //!
 //! Data flows one way, `front -> router -> tablet -> raft -> storage`; no file names a layer above its own. Beside the
 //! layers:
-//! - `server` starts and stops everything, `config` holds the settings, `drain` transfers leaderships before a graceful stop;
+//! - `server` starts and stops everything, `services` are the gRPC services on its port, `config` holds the settings, `drain` transfers leaderships before a graceful stop;
 //! - `opened_disk` is what the server finds on its disk;
 //! - `registration` is the server's identity and its lease in Chubby, `directory_cache` a copy of Chubby's files for restarts;
 //! - `capacity` is what the server can still take: disk, files, memory;
@@ -48,6 +48,7 @@ pub mod router;
 pub mod rpc;
 pub mod scrub_results;
 pub mod server;
+mod services;
 mod slow_disk;
 pub mod tablet;
 

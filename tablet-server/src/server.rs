@@ -20,15 +20,10 @@ use ebla_client::{Cluster, Directory};
 use ebla_model::cluster_version::ClusterVersion;
 use ebla_model::error::Error;
 use ebla_model::id::{ClusterId, Incarnation, ServerId};
-use ebla_proto::control::control_server::ControlServer;
-use ebla_proto::health::health_server::HealthServer;
-use ebla_proto::locate::locate_server::LocateServer;
-use ebla_proto::tablet::tablets_server::TabletsServer;
-use ebla_proto::trace::server_traces_server::ServerTracesServer;
-use ebla_routing::{ChubbyDirectory, HealthService, ReadinessCheck, ServerTracesService, start_trace_export};
+use ebla_routing::{ChubbyDirectory, ReadinessCheck, start_trace_export};
 use ebla_runtime::metrics::Source;
-use ebla_runtime::trace::{Origin, Recorder, TraceSource, WithTrace};
-use ebla_runtime::{Blocking, Listener, Runtime, ServeOptions, Watchdog, serve};
+use ebla_runtime::trace::{Recorder, TraceSource};
+use ebla_runtime::{Blocking, Listener, Runtime, Watchdog};
 use ebla_storage::log::CommitLog;
 use ebla_storage::registry::{Identity, Registry};
 use ebla_storage::store::SharedResources;
@@ -36,33 +31,27 @@ use ebla_storage::store::options::{OPEN_FILES_WANTED, raise_open_files_limit};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
-use tonic::service::Routes;
-use tonic::service::interceptor::InterceptedService;
 use tracing::{error, info, warn};
 
 use crate::capacity::Capacity;
 use crate::clock_exchange;
 use crate::config::{RestartScope, ServerConfig, ServerOptions, Threads};
 use crate::control::ControlService;
-use crate::deadline::WithArrival;
 use crate::directory_cache::DirectoryCache;
 use crate::drain::{self, DrainOutcome};
-use crate::front::{self, FrontConfig, FrontMetrics};
-use crate::guarded_tablets::GuardedTablets;
+use crate::front::{FrontConfig, FrontMetrics};
 use crate::heat;
 use crate::log_writer;
 use crate::maintenance::{self, MaintenanceLimits};
-use crate::members_only::{TabletCallers, members_only, tablet_callers};
 use crate::metadata_writer::MetadataWriter;
 use crate::metrics::{ServerSource, StoreSource};
-use crate::middleware::GrpcService;
 use crate::opened_disk::open_disk;
 use crate::raft::{AddressBook, BlockingPools, Network, NetworkOptions};
 use crate::readiness::ServerReadiness;
 use crate::registration::{self, Registration, RegistrationStatus};
-use crate::response_budget::{ReadBudget, ReadService, ResponseBudget};
+use crate::response_budget::ResponseBudget;
 use crate::router::{LocalHandlers, Router};
-use crate::rpc::{LocateService, MESSAGE_BYTES_MAX, TabletService};
+use crate::services::Services;
 use crate::slow_disk;
 use crate::tablet::handler::TabletHandler;
 use crate::tablet::lifecycle::manager::{TabletManager, TabletManagerParts};
@@ -412,60 +401,6 @@ impl TabletServer {
             let log = self.log.clone();
             let _ended = self.manager.maintenance().run(move || log.abort()).await;
         })
-    }
-}
-
-/// The gRPC services on the port.
-struct Services {
-    handler: TabletHandler,
-    log: CommitLog,
-    directory: ChubbyDirectory,
-    control: ControlService,
-    network: Arc<Network>,
-    front: FrontConfig,
-    readiness: Arc<ServerReadiness>,
-}
-
-/// The services whose health callers may ask for by name.
-const HEALTH_SERVICES: &[&str] = &[
-    "google.bigtable.v2.Bigtable",
-    "google.bigtable.admin.v2.BigtableTableAdmin",
-    "google.bigtable.admin.v2.BigtableInstanceAdmin",
-];
-
-impl Services {
-    fn serve(self, listener: Listener, runtime: &Runtime) -> Result<(), Error> {
-        let access = front::start_access(&self.front)?;
-        let tablets = GuardedTablets::new(self.handler, access.clone());
-        let tablets = TabletsServer::new(TabletService::new(tablets, self.directory.clone(), runtime.tasks.token()))
-            .max_decoding_message_size(MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        let tablets = tablets.with(ReadBudget::new(ReadService::Tablets, self.front.responses.clone()));
-        let tablets = WithArrival::new(tablets, runtime.clock.clone());
-        let callers = if self.front.access.is_some() { TabletCallers::Trusted } else { TabletCallers::All };
-        let tablets = InterceptedService::new(tablets, tablet_callers(callers));
-        let control = ControlServer::new(self.control)
-            .max_decoding_message_size(MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        let traces = ServerTracesServer::new(ServerTracesService::new(Arc::clone(&self.front.recorder)))
-            .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        // After the check of the caller, which decides whether a trace is sampled.
-        let control = WithTrace::new(control, Arc::clone(&self.front.recorder), Origin::Server);
-        let readiness = self.readiness;
-        let health = HealthService::new(HEALTH_SERVICES, Arc::new(move || readiness.now()), runtime.tasks.token());
-        let routes = Routes::new(tablets)
-            .add_service(LocateServer::new(LocateService::new(
-                self.directory,
-                self.log,
-                self.network.counters(),
-                callers,
-            )))
-            .add_service(InterceptedService::new(control, members_only))
-            .add_service(InterceptedService::new(traces, members_only))
-            .add_service(InterceptedService::new(self.network.service(), members_only))
-            .add_service(HealthServer::new(health));
-        serve(&runtime.tasks, listener, front::add_services(routes, self.front, access), ServeOptions::default());
-        Ok(())
     }
 }
 
