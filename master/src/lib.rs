@@ -89,11 +89,12 @@ use ebla_model::cluster_version::SupportedVersions;
 use ebla_model::error::{Error, Reason};
 use ebla_model::heat::HeatOption;
 use ebla_model::schema::TableState;
-use ebla_proto::health::health_server::HealthServer;
-use ebla_proto::operate::operate_server::OperateServer;
-use ebla_proto::services::bigtable_instance_admin_server::BigtableInstanceAdminServer;
-use ebla_proto::services::bigtable_table_admin_server::BigtableTableAdminServer;
-use ebla_proto::services::operations_server::OperationsServer;
+use ebla_proto::DESCRIPTORS;
+use ebla_proto::health::health_server::{self, HealthServer};
+use ebla_proto::operate::operate_server::{self, OperateServer};
+use ebla_proto::services::bigtable_instance_admin_server::{self, BigtableInstanceAdminServer};
+use ebla_proto::services::bigtable_table_admin_server::{self, BigtableTableAdminServer};
+use ebla_proto::services::operations_server::{self, OperationsServer};
 use ebla_proto::status::to_status;
 use ebla_proto::trace::server_traces_server::ServerTracesServer;
 use ebla_proto::{convert, record};
@@ -102,7 +103,7 @@ use ebla_routing::{
 };
 use ebla_runtime::metrics::Source;
 use ebla_runtime::trace::{MASTER, Origin, Recorder, TraceOptions, WithTrace};
-use ebla_runtime::{Runtime, ServeOptions, serve};
+use ebla_runtime::{Runtime, ServeOptions, add_reflection, serve};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::sync::watch;
@@ -125,6 +126,15 @@ const READY_DELAY: Duration = Duration::from_millis(20);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long the other tasks may take then.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The services that server reflection lists.
+const DESCRIBED_SERVICES: [&str; 5] = [
+    bigtable_table_admin_server::SERVICE_NAME,
+    bigtable_instance_admin_server::SERVICE_NAME,
+    operations_server::SERVICE_NAME,
+    operate_server::SERVICE_NAME,
+    health_server::SERVICE_NAME,
+];
 
 /// The default time that a server may be down before its replicas are replaced.
 pub const REPAIR_GRACE: Duration = Duration::from_secs(30);
@@ -250,6 +260,7 @@ impl Master {
             let check = readiness(&active, &directory, &serving);
             let health = HealthServer::new(HealthService::new(&[], check, serving.tasks.token()));
             let routes = routes((&active, &bootstrap), &master, &recorder, &runtime).add_service(health);
+            let routes = add_reflection(routes, DESCRIPTORS, &DESCRIBED_SERVICES, &serving.tasks.token())?;
             serve(&serving.tasks, listener, routes, ServeOptions::default());
             let metrics = MasterMetrics::default();
             let source =

@@ -9,6 +9,7 @@ mod events;
 mod heat;
 mod life;
 mod metadata;
+mod reflection;
 mod repair;
 mod restored;
 mod standby;

@@ -5,9 +5,12 @@
 //! methods that are not served name the alternative. The catalogue that `docs/reference/api.md` is compared with is generated
 //! from the same lines.
 //!
+//! The descriptors for server reflection ([`crate::descriptors`]) have the same methods.
+//!
 //! Server and client may use different types for one message with the same encoding: the server of `ReadRows` sends encoded
 //! responses that it never decodes.
 
+use protox::prost_reflect::prost_types::{MethodDescriptorProto, ServiceDescriptorProto};
 use tonic_build::{
     CodeGenBuilder,
     manual::{Method, Service},
@@ -53,24 +56,68 @@ impl Call {
     }
 }
 
+/// Package, name and calls of each service.
+const SERVICES: &[(&str, &str, &[Call])] = &[
+    ("google.bigtable.v2", "Bigtable", BIGTABLE),
+    ("google.bigtable.admin.v2", "BigtableTableAdmin", TABLE_ADMIN),
+    ("google.bigtable.admin.v2", "BigtableInstanceAdmin", INSTANCE_ADMIN),
+    ("google.longrunning", "Operations", OPERATIONS),
+];
+
+/// The packages of the messages in the tables, by the Rust paths that begin so. The first that fits counts.
+const PACKAGES: [(&str, &str); 5] = [
+    ("data::", "google.bigtable.v2"),
+    ("admin::longrunning::", "google.longrunning"),
+    ("admin::iam::", "google.iam.v1"),
+    ("admin::", "google.bigtable.admin.v2"),
+    ("services::", "google.protobuf"),
+];
+
 /// The Rust code of all stubs, servers and clients, and of the catalogue.
 ///
 /// # Errors
 /// When the generator's default methods have an unexpected form.
 pub(crate) fn stubs() -> Result<String, String> {
-    let services = [
-        ("google.bigtable.v2", "Bigtable", BIGTABLE),
-        ("google.bigtable.admin.v2", "BigtableTableAdmin", TABLE_ADMIN),
-        ("google.bigtable.admin.v2", "BigtableInstanceAdmin", INSTANCE_ADMIN),
-        ("google.longrunning", "Operations", OPERATIONS),
-    ];
-    let mut text = catalogue(&services);
-    for (package, name, calls) in services {
+    let mut text = catalogue(SERVICES);
+    for (package, name, calls) in SERVICES {
         text.push_str(&server(package, name, calls)?);
         text.push_str(&client(package, name, calls));
         text.push('\n');
     }
     Ok(text)
+}
+
+/// Package and descriptor of each service.
+///
+/// # Errors
+/// When a message is of no known package.
+pub(crate) fn descriptors() -> Result<Vec<(&'static str, ServiceDescriptorProto)>, String> {
+    let described = |(package, name, calls): &(&'static str, &str, &[Call])| {
+        let method = calls.iter().map(method_descriptor).collect::<Result<_, _>>()?;
+        Ok((*package, ServiceDescriptorProto { name: Some((*name).to_owned()), method, options: None }))
+    };
+    SERVICES.iter().map(described).collect()
+}
+
+fn method_descriptor(call: &Call) -> Result<MethodDescriptorProto, String> {
+    let (response, is_stream) = match call.response {
+        ResponseKind::One(response) => (response, false),
+        ResponseKind::Stream(response) => (response, true),
+    };
+    Ok(MethodDescriptorProto {
+        name: Some(call.name.to_owned()),
+        input_type: Some(message_name(call.request)?),
+        output_type: Some(message_name(response)?),
+        server_streaming: is_stream.then_some(true),
+        ..Default::default()
+    })
+}
+
+/// `data::Row` -> `.google.bigtable.v2.Row`.
+fn message_name(rust: &str) -> Result<String, String> {
+    let mut packages = PACKAGES.iter();
+    let found = packages.find_map(|(prefix, package)| Some(format!(".{package}.{}", rust.strip_prefix(prefix)?)));
+    found.ok_or_else(|| format!("{rust} is of no known package"))
 }
 
 /// All calls by name, as a constant.
@@ -127,7 +174,7 @@ fn method(call: &Call, response: &str) -> Method {
 }
 
 /// `ReadRows` -> `read_rows`.
-fn snake_case(name: &str) -> String {
+pub(crate) fn snake_case(name: &str) -> String {
     let mut snake = String::new();
     for letter in name.chars() {
         if letter.is_ascii_uppercase() && !snake.is_empty() {

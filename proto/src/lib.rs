@@ -8,6 +8,7 @@
 //! | [`record`] [`command`] [`tablet`] [`raft`] [`control`] [`locate`] [`operate`] [`trace`] | our own protos, generated |
 //! | [`mounttable`] | the messages of the mounttable, generated |
 //! | [`health`] | gRPC's health checking protocol, generated |
+//! | [`DESCRIPTORS`] | the descriptors of all public services, for server reflection |
 //! | [`otlp`] | the protocol of OpenTelemetry's collectors for traces, generated |
 //! | [`convert`] | conversion between messages and the model; refuses malformed and unknown content |
 //! | [`raw`] | messages that are forwarded without decoding |
@@ -22,9 +23,11 @@ pub mod admin;
 pub mod cluster_guard;
 pub mod convert;
 pub mod data;
+mod descriptors;
 mod generated;
 pub mod raw;
 pub mod services;
 pub mod status;
 
+pub use descriptors::DESCRIPTORS;
 pub use generated::{command, control, health, locate, mounttable, operate, otlp, raft, record, tablet, trace};

@@ -15,6 +15,7 @@
 //!   members_only       who may call the services between the parts of a cluster
 //!   tls                certificates from files, handshakes, and the role of the other end
 //!   peer               which connections are those of other servers
+//!   reflection         gRPC server reflection: the services of a port, and their types
 //!   serve              a gRPC server on a listener, stopped with its tasks
 //!   metrics            what a process tells a monitoring system
 //!   trace              operations with their stages: what a slow call waited for
@@ -42,6 +43,7 @@ pub mod metrics;
 pub mod net;
 pub mod panic_hook;
 pub mod peer;
+pub mod reflection;
 pub mod resource_counter;
 pub mod resources;
 pub mod rng;
@@ -61,6 +63,7 @@ pub use http_port::{HttpPort, Readiness};
 pub use members_only::{callers_only, members_only};
 pub use metrics::Metrics;
 pub use net::{Connection, Listener, Net, Network};
+pub use reflection::add_reflection;
 pub use resource_counter::{Reservation, ResourceCounter};
 pub use resources::{FixedResources, ResourceProbe, SystemResources};
 pub use rng::Rng;

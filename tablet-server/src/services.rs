@@ -3,14 +3,18 @@
 use std::sync::Arc;
 
 use ebla_model::error::Error;
+use ebla_proto::DESCRIPTORS;
 use ebla_proto::control::control_server::ControlServer;
-use ebla_proto::health::health_server::HealthServer;
-use ebla_proto::locate::locate_server::LocateServer;
-use ebla_proto::tablet::tablets_server::TabletsServer;
+use ebla_proto::health::health_server::{self, HealthServer};
+use ebla_proto::locate::locate_server::{self, LocateServer};
+use ebla_proto::operate::operate_server;
+use ebla_proto::services::CATALOGUE;
+use ebla_proto::tablet::tablets_server::{self, TabletsServer};
 use ebla_proto::trace::server_traces_server::ServerTracesServer;
+use ebla_proto::trace::traces_server;
 use ebla_routing::{ChubbyDirectory, HealthService, ServerTracesService};
 use ebla_runtime::trace::{Origin, WithTrace};
-use ebla_runtime::{Listener, Runtime, ServeOptions, serve};
+use ebla_runtime::{Listener, Runtime, ServeOptions, add_reflection, serve};
 use ebla_storage::log::CommitLog;
 use tonic::service::Routes;
 use tonic::service::interceptor::InterceptedService;
@@ -52,11 +56,20 @@ const HEALTH_SERVICES: &[&str] = &[
     "google.bigtable.admin.v2.BigtableInstanceAdmin",
 ];
 
+/// Our services that server reflection lists beside those of Google: not those that only members of the cluster may call.
+const OWN_SERVICES: [&str; 5] = [
+    operate_server::SERVICE_NAME,
+    traces_server::SERVICE_NAME,
+    locate_server::SERVICE_NAME,
+    tablets_server::SERVICE_NAME,
+    health_server::SERVICE_NAME,
+];
+
 impl Services {
     /// Serves them on `listener` until the tasks of `runtime` are stopped; returns immediately.
     ///
     /// # Errors
-    /// When access control cannot be started.
+    /// When access control cannot be started, or the services cannot be described.
     pub(crate) fn serve(self, listener: Listener, runtime: &Runtime) -> Result<(), Error> {
         let access = front::start_access(&self.front)?;
         let tablets = GuardedTablets::new(self.handler, access.clone());
@@ -87,7 +100,11 @@ impl Services {
             .add_service(InterceptedService::new(traces, members_only))
             .add_service(InterceptedService::new(self.network.service(), members_only))
             .add_service(HealthServer::new(health));
-        serve(&runtime.tasks, listener, front::add_services(routes, self.front, access), ServeOptions::default());
+        let routes = front::add_services(routes, self.front, access);
+        // Like the health service it is outside of access control: see `ebla_runtime::reflection`.
+        let services: Vec<_> = CATALOGUE.iter().map(|service| service.name).chain(OWN_SERVICES).collect();
+        let routes = add_reflection(routes, DESCRIPTORS, &services, &runtime.tasks.token())?;
+        serve(&runtime.tasks, listener, routes, ServeOptions::default());
         Ok(())
     }
 }

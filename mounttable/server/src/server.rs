@@ -17,12 +17,13 @@ use ebla_mounttable_tree::store::memory::MemoryStore;
 use ebla_mounttable_tree::store::system::SystemStore;
 use ebla_mounttable_tree::store::{Environment, Store};
 use ebla_mounttable_tree::table::{Maintained, Table, TableOptions};
-use ebla_proto::health::health_server::HealthServer;
-use ebla_proto::mounttable::mount_table_admin_server::MountTableAdminServer;
-use ebla_proto::mounttable::mount_table_server::MountTableServer;
+use ebla_proto::DESCRIPTORS;
+use ebla_proto::health::health_server::{self, HealthServer};
+use ebla_proto::mounttable::mount_table_admin_server::{self, MountTableAdminServer};
+use ebla_proto::mounttable::mount_table_server::{self, MountTableServer};
 use ebla_runtime::metrics::Source;
 use ebla_runtime::serve::PEER_STREAMS_MAX;
-use ebla_runtime::{Listener, Protocol, Runtime, ServeOptions, serve};
+use ebla_runtime::{Listener, Protocol, Runtime, ServeOptions, add_reflection, serve};
 use futures::future::BoxFuture;
 use thiserror::Error;
 use tonic::service::Routes;
@@ -34,6 +35,9 @@ use crate::metrics::MounttableSource;
 use crate::service::identity::{AuthMethod, Authenticator};
 use crate::service::{Service, WriteMode};
 
+/// The services that server reflection lists.
+const DESCRIBED_SERVICES: [&str; 3] =
+    [mount_table_server::SERVICE_NAME, mount_table_admin_server::SERVICE_NAME, health_server::SERVICE_NAME];
 /// The time for calls to finish when the server stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -190,6 +194,7 @@ impl Server {
             .add_service(MountTableAdminServer::new(service.clone()))
             .add_service(HealthServer::new(health.view()));
         let serving = runtime.child("serving");
+        let routes = add_reflection(routes, DESCRIPTORS, &DESCRIBED_SERVICES, &serving.tasks.token())?;
         // Watches and `KeepMounted` occupy a stream each for as long as their callers like.
         let options = ServeOptions { public_streams_max: PEER_STREAMS_MAX, ..ServeOptions::default() };
         serve(&serving.tasks, listener, routes, options.clone());
