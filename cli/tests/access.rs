@@ -28,7 +28,7 @@ use ebla_tests::network::{Loopback, NodeNetwork as _};
 use ebla_tests::process::{Plan, ProcessCluster};
 use serde_json::Value;
 
-use crate::support;
+use crate::support::{self, documents};
 use crate::tls::{CLIENT, Certificates};
 
 /// What the tokens of this test say, and the servers expect.
@@ -335,7 +335,12 @@ async fn views(callers: &Callers) {
     let delete = ["table", "delete", "web", "--yes"];
     callers.is_refused(Some(CLIENT), &callers.address, &delete, "authorized view that is protected");
     callers.succeeds(CLIENT, &protect("off"));
-    callers.succeeds(CLIENT, &["view", "delete", "web", "rows", "--yes"]);
+    let deleted = callers.succeeds(CLIENT, &["view", "delete", "web", "rows", "--yes", "-o", "json"]);
+    let deleted: Value = serde_json::from_str(&deleted).unwrap();
+    documents::check("ebla view delete", &deleted);
+    let name = "projects/dev/instances/dev/tables/web/authorizedViews/rows";
+    assert_eq!(deleted, serde_json::json!({"name": name, "deleted": true}));
+    assert_eq!(callers.succeeds(CLIENT, &["view", "list", "web", "-o", "json"]), "[]\n");
 }
 
 /// The services between servers, and the master.

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use support::{Process, Up};
+use support::{Process, Up, documents};
 
 /// A running `ebla mounttable`, killed when dropped.
 struct Names {
@@ -273,6 +273,66 @@ fn names_are_inspected_and_permissions_are_changed() {
     assert_eq!(upper.json("bob", &["perms", "test", "a"]).as_array().unwrap().len(), 1);
     assert_eq!(upper.mt("bob", &["perms", "add", "a", "bob", "Admin"]).0, Some(4));
     assert_eq!(upper.mt("alice", &["perms", "add", "a", "bob", "Everything"]).0, Some(2));
+}
+
+/// With `-o ndjson` every command writes its document on one line, and a list on a line for each element.
+#[test]
+fn documents_are_written_on_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = Names::start(folder.path(), "memory", &["--in-memory"]);
+    let write = |caller: &str, arguments: &[&str]| {
+        let (code, output) = names.mt(caller, &[arguments, &["-o", "ndjson"]].concat());
+        assert_eq!(code, Some(0), "{arguments:?}");
+        output
+    };
+    let check = |cases: &[(&str, &str, &[&str], usize)]| {
+        for &(command, caller, arguments, count) in cases {
+            let output = write(caller, arguments);
+            let lines = documents::check_lines(&format!("ebla mt {command}"), &output);
+            assert_eq!(lines.len(), count, "{arguments:?}: {output}");
+        }
+    };
+    // The section of the description, the caller, the command, and the number of its lines.
+    let of_names: [(&str, &str, &[&str], usize); 15] = [
+        ("mount", "alice", &["mount", "a/web", "h:1", "--leaf"], 1),
+        ("mount", "alice", &["mount", "a/mail", "h:2", "--forever"], 1),
+        ("resolve", "bob", &["resolve", "a/web/index"], 1),
+        ("resolve", "bob", &["resolve", "a/mail"], 1),
+        ("resolve --trace", "bob", &["resolve", "a/mail", "--trace"], 1),
+        ("watch", "bob", &["watch", "a/web", "--count", "1"], 1),
+        ("ls", "bob", &["ls", "a"], 2),
+        ("glob", "bob", &["glob", "a/w*"], 1),
+        ("glob", "bob", &["glob", "z*"], 0),
+        ("tree", "bob", &["tree"], 3),
+        ("stat", "alice", &["stat", "a"], 1),
+        ("whoami", "alice", &["whoami"], 1),
+        ("perms set", "alice", &["perms", "set", "a", r#"{"Admin":{"In":["alice"]}}"#], 1),
+        ("perms add", "alice", &["perms", "add", "a", "bob", "Resolve"], 1),
+        ("perms test", "bob", &["perms", "test", "a"], 1),
+    ];
+    check(&of_names);
+    // The names of its fields are those of tags, so it is not compared with the description.
+    let permissions = documents::lines(&write("alice", &["perms", "get", "a"]));
+    assert_eq!((permissions.len(), &permissions[0]["permissions"]["Resolve"]["In"][0]), (1, &"bob".into()));
+    let dump = folder.path().join("dump.jsonl");
+    let dump = dump.to_str().unwrap();
+    let of_administration: [(&str, &str, &[&str], usize); 14] = [
+        ("perms remove", "alice", &["perms", "remove", "a", "bob", "Resolve"], 1),
+        ("unmount", "alice", &["unmount", "a/mail"], 1),
+        ("admin setup", "server", &["admin", "setup", "--dry-run"], 1),
+        ("admin check", "server", &["admin", "check"], 0),
+        ("admin limit", "server", &["admin", "limit", "alice", "--nodes", "30"], 1),
+        ("admin limits", "server", &["admin", "limits"], 2),
+        ("admin counters", "server", &["admin", "counters"], 1),
+        ("admin readonly", "server", &["admin", "readonly", "off"], 1),
+        ("admin sweep", "server", &["admin", "sweep"], 1),
+        ("admin recount", "server", &["admin", "recount"], 0),
+        ("admin dump", "server", &["admin", "dump", dump], 1),
+        ("rm", "server", &["rm", "-r", "a"], 1),
+        ("admin destroy", "server", &["admin", "destroy", "mounttable"], 1),
+        ("admin restore", "server", &["admin", "restore", dump], 1),
+    ];
+    check(&of_administration);
 }
 
 /// Names that lead from one table into another, by the same commands.

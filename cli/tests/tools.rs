@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use support::{Up, run};
+use support::{Up, documents, run};
 
 /// A row key that bounds a tablet.
 const KEY: &str = "hidden-key";
@@ -92,8 +92,25 @@ fn doctor(address: &str) {
     ];
     assert!(findings.iter().all(|one| of_machine.contains(&one["check"].as_str().unwrap())), "{shown}");
     assert_eq!(shown["not_checked"], Value::Array(Vec::new()), "{shown}");
+    documents::check("ebla doctor", &shown);
+    checks(address);
+}
+
+/// The list of the checks is the same in every format.
+fn checks(address: &str) {
     let listed = run(address, &["doctor", "--list"]);
     assert!(listed.contains("hot-row") && listed.lines().count() > 20, "{listed}");
+    let (code, checks) = json(address, &["doctor", "--list", "-o", "json"]);
+    assert_eq!(code, 0, "{checks}");
+    documents::check("ebla doctor --list", &checks);
+    let checks = checks.as_array().unwrap();
+    assert_eq!(checks.len() + 1, listed.lines().count(), "the table has a heading");
+    for (one, line) in checks.iter().zip(listed.lines().skip(1)) {
+        let (check, what) = (one["check"].as_str().unwrap(), one["what"].as_str().unwrap());
+        assert!(line.starts_with(&format!("{check} ")) && line.ends_with(what), "{one}: {line}");
+    }
+    let lines = run(address, &["doctor", "--list", "-o", "ndjson"]);
+    assert_eq!(&documents::check_lines("ebla doctor --list", &lines), checks);
 }
 
 fn top(address: &str) {

@@ -9,6 +9,7 @@
 #![allow(dead_code, clippy::allow_attributes, reason = "each suite uses a part of it")]
 
 pub(crate) mod commands;
+pub(crate) mod documents;
 pub(crate) mod pages;
 
 use std::ffi::OsStr;
