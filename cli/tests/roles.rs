@@ -7,6 +7,7 @@ use crate::support;
 use std::process::Command;
 use std::time::Duration;
 
+use ebla_model::Micros;
 use ebla_model::schema::TableName;
 use ebla_runtime::Runtime;
 use ebla_tests::cluster::{Cluster as _, Node, Role};
@@ -15,7 +16,7 @@ use ebla_tests::network::Loopback;
 use ebla_tests::process::{Plan, ProcessCluster};
 use ebla_workload::verify::{Counts, Load, Plan as LoadPlan, create_table, endpoints};
 use serde_json::Value;
-use support::Process;
+use support::{Process, documents};
 
 /// Tablets of the table that the load works on, and of each other.
 const TABLETS: u32 = 4;
@@ -61,15 +62,21 @@ async fn come_and_go() {
     let mut load = Load::new(LoadPlan { writers: 6, readers: 2, slots: TABLETS, ..LoadPlan::default() }, &runtime);
 
     // The active master is killed: the standby takes over after its lease expires, and clients see no errors.
+    let status = cluster.status().await.unwrap();
+    let (epoch, master) = (status.master_epoch, status.master.unwrap().address);
+    let before = events_of_masters(&addresses[0], 1, &runtime).await;
+    let term = before.last().unwrap();
+    assert_eq!((&term["event"], &term["detail"]), (&"master-elected".into(), &term_of(&master, epoch).into()));
     let running = load.start(&endpoints[..2]).await.unwrap();
-    let epoch = cluster.status().await.unwrap().master_epoch;
     let died = cluster.find(Role::ActiveMaster).await.unwrap();
+    let killed = runtime.clock.wall();
     cluster.kill(died).await.unwrap();
     make("second", TABLETS_OF_OTHERS, &addresses[1], &runtime).await;
     assert!(cluster.status().await.unwrap().master_epoch > epoch);
     let round = load.finish(running).await;
     assert_no_errors(&round, "the master's death");
     let without_master = round.longest_stall;
+    assert_lease_lost(&addresses[1], &before, killed, &runtime).await;
 
     // A tablet server stops gracefully: clients of the other servers see no errors.
     let leaver = Node::TabletServer(2);
@@ -114,6 +121,46 @@ async fn come_and_go() {
     }
     let report = load.check(&endpoints).await.unwrap();
     assert!(report.is_good() && report.read_through == addresses, "{}", report.text());
+}
+
+/// The detail of an event of a master's term.
+fn term_of(address: &str, epoch: u64) -> String {
+    format!("at {address}, epoch {epoch}")
+}
+
+/// The events of masters, as soon as there are so many: the active master writes them within about a second.
+async fn events_of_masters(address: &str, count: usize, runtime: &Runtime) -> Vec<Value> {
+    let deadline = runtime.clock.monotonic() + LIVE;
+    loop {
+        let shown = support::run(address, &["events", "-n", "1000", "-o", "json"]);
+        let events: Value = serde_json::from_str(&shown).unwrap();
+        documents::check("ebla events", &events);
+        let is_of_master = |event: &&Value| event["event"].as_str().unwrap().starts_with("master-");
+        let of_masters: Vec<_> = events.as_array().unwrap().iter().filter(is_of_master).cloned().collect();
+        if of_masters.len() >= count {
+            return of_masters;
+        }
+        assert!(runtime.clock.monotonic() < deadline, "{count} events of masters: {events:#}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// A master that was killed has recorded nothing: the next one has found that the lease was not given back, and then records its own election.
+/// `before`: the events of masters before the kill.
+async fn assert_lease_lost(address: &str, before: &[Value], killed: Micros, runtime: &Runtime) {
+    let events = events_of_masters(address, before.len() + 2, runtime).await;
+    let (earlier, later) = events.split_at(before.len());
+    assert_eq!(earlier, before, "the next master has the events of the first one");
+    let [lost, elected, ..] = later else { unreachable!("there are two more") };
+    assert_eq!((&lost["event"], &lost["cause"]), (&"master-lease-lost".into(), &"observed".into()));
+    assert_eq!((&elected["event"], &elected["cause"]), (&"master-elected".into(), &"election".into()));
+    let ended = &before.last().unwrap()["detail"];
+    assert!(lost["detail"] == *ended && elected["detail"] != *ended, "{lost} {elected}");
+    let time = |event: &Value| event["time_micros"].as_i64().unwrap();
+    assert!(killed.get() < time(lost) && time(lost) <= time(elected), "{killed:?}: {lost} {elected}");
+    for event in [lost, elected] {
+        assert!(event["scope"] == "cluster" && event["server"].is_null() && event["about_server"].is_null(), "{event}");
+    }
 }
 
 /// Runs a command; its exit code and what it printed on stdout.
