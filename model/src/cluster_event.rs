@@ -19,11 +19,11 @@ pub enum ClusterEventKind {
     MasterLeaseLost,
     /// A new tablet server is up.
     ServerJoined,
-    /// A tablet server does not respond.
+    /// A tablet server does not respond to the master; it may still have its lease.
     ServerLost,
     /// A tablet server has a lease in Chubby that it did not have before.
     ServerLeaseAcquired,
-    /// A tablet server has lost its lease in Chubby.
+    /// A tablet server has no lease in Chubby any more; it may still respond.
     ServerLeaseLost,
     /// A tablet server is up again.
     ServerReturned,
