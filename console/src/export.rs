@@ -76,9 +76,9 @@ pub(crate) struct File {
 pub(crate) fn file(page: &Page, request: &PageRequest, format: Format) -> Result<File, Error> {
     let number = request.number(NUMBER, u64::MAX)?.unwrap_or(1);
     let at = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
-    let table = at.and_then(|at| groups(page).into_iter().nth(at));
+    let tables = at.and_then(|at| tables_of_file(page, at));
     let missing = || Error::new(Reason::NotFound, format!("this page has no table {number}, or it is empty now"));
-    let (heading, rows) = columns(&table.ok_or_else(missing)?);
+    let (heading, rows) = columns(&tables.ok_or_else(missing)?);
     let names = request.path().join("-");
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
     let place: String = names.chars().map(plain).take(100).collect();
@@ -137,11 +137,12 @@ fn distinct(tables: &[TextTable]) -> Vec<&Vec<String>> {
     known
 }
 
-/// The tables of a page; those with the same heading together.
-fn groups(page: &Page) -> Vec<Vec<TextTable>> {
-    let tables: Vec<TextTable> = page.parts.iter().flat_map(|part| part.html.tables()).collect();
-    let of_heading = |heading: &Vec<String>| tables.iter().filter(|table| table.heading == *heading).cloned().collect();
-    distinct(&tables).into_iter().map(of_heading).collect()
+/// The tables of a page that are its file number `at`, from 0: those with the same heading. The tables of other files are only read.
+fn tables_of_file(page: &Page, at: usize) -> Option<Vec<TextTable>> {
+    let mut tables: Vec<TextTable> = page.parts.iter().flat_map(|part| part.html.tables()).collect();
+    let heading = distinct(&tables).into_iter().nth(at)?.clone();
+    tables.retain(|table| table.heading == heading);
+    Some(tables)
 }
 
 /// The named columns of these tables with their rows, after the section if there is one.

@@ -151,11 +151,13 @@ impl Console {
         asked: &PageRequest,
         session: Session,
     ) -> Result<Response<SiteBody>, Error> {
-        let (format, page) = (Format::of(asked)?, rendered(context, asked).await?);
-        let (config, asked) = (Arc::clone(&self.config), asked.clone());
-        let Some(format) = format else {
+        let Some(format) = Format::of(asked)? else {
+            let page = rendered(context, asked).await?;
+            let (config, asked) = (Arc::clone(&self.config), asked.clone());
             return context.render(move || show(&config, StatusCode::OK, &page, &asked, session)).await;
         };
+        // A file has no links, so the tables are read once.
+        let (page, asked) = (loaded(context, asked).await?, asked.clone());
         let file = context.render(move || export::file(&page, &asked, format)).await??;
         let mut response = respond(StatusCode::OK, format.media_type(), SiteBody::Whole(file.content.into()));
         if let Ok(disposition) = HeaderValue::from_str(&format!("attachment; filename=\"{}\"", file.name)) {
@@ -252,11 +254,11 @@ fn kept(asked: &PageRequest) -> Option<TimeRange> {
     TimeRange::of(asked).ok().flatten()
 }
 
-/// The page of a request, in time, with what all pages have: links to its tables as files, and the range of time in all links.
+/// The page of a request, in time.
 ///
 /// # Errors
 /// Those of the page; `Deadline` when it takes longer than [`PAGE_TIMEOUT`].
-pub(crate) async fn rendered(context: &Context, asked: &PageRequest) -> Result<Page, Error> {
+async fn loaded(context: &Context, asked: &PageRequest) -> Result<Page, Error> {
     let page = Box::pin(route::page(context, asked));
     let late = |_elapsed| {
         let message = format!(
@@ -265,8 +267,15 @@ pub(crate) async fn rendered(context: &Context, asked: &PageRequest) -> Result<P
         );
         Error::new(Reason::Deadline, message)
     };
-    let page = tokio::time::timeout(PAGE_TIMEOUT, page).await.map_err(late)??;
-    let asked = asked.clone();
+    tokio::time::timeout(PAGE_TIMEOUT, page).await.map_err(late)?
+}
+
+/// As [`loaded`], with what all pages have: links to their tables as files, and the range of time in all links.
+///
+/// # Errors
+/// As [`loaded`].
+pub(crate) async fn rendered(context: &Context, asked: &PageRequest) -> Result<Page, Error> {
+    let (page, asked) = (loaded(context, asked).await?, asked.clone());
     let complete = move || {
         let page = export::with_links(page, &asked);
         match kept(&asked) {
