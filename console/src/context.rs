@@ -26,7 +26,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(4);
 const SNAPSHOT_PATIENCE: Duration = Duration::from_millis(500);
 /// How long a server has to answer then.
 const PING_TIMEOUT: Duration = Duration::from_millis(500);
-/// How old the earlier state may be. It also is the longest time for which a lost right is not noticed.
+/// How old the earlier state may be. It also is the longest time for which a lost right is not noticed, because the state of a viewer is the
+/// proof of their right.
 const EARLIER_AGE: Duration = Duration::from_secs(5);
 /// How long the history of a tablet is not read again for the same open page: it changes rarely, and METADATA has it with the events of all
 /// tablets of the table.
@@ -247,13 +248,15 @@ impl Context {
         Ok(())
     }
 
-    /// Returns for viewers who may do everything: with access control those whom the operators' API accepts.
+    /// Returns for viewers who may do everything: with access control those whom the operators' API accepts, or has given the state of the cluster
+    /// for this open page within the last 5 s.
     ///
     /// # Errors
     /// `PermissionDenied` for other viewers; with access control also each error of the call that proves the right.
     pub async fn require_administrator(&self) -> Result<(), Error> {
         match self.config.access {
             AccessMode::Open => Ok(()),
+            AccessMode::Tokens if self.examine_earlier(|_state| ()).is_some() => Ok(()),
             AccessMode::Tokens => self.admin().status().await.map(drop).map_err(only_administrators),
         }
     }
@@ -276,12 +279,9 @@ impl Context {
     /// # Errors
     /// When this process does not answer; with access control for viewers who are no administrators, and while there is no master.
     pub async fn snapshot(&self) -> Result<ClusterSnapshot, Error> {
-        let earlier = self.earlier.lock().clone();
-        let now = self.runtime.clock.monotonic();
-        let earlier = earlier.filter(|(seen_at, _)| now.saturating_sub(*seen_at) < EARLIER_AGE);
-        let fetched = match earlier {
+        let fetched = match self.examine_earlier(ClusterSnapshot::clone) {
             None => self.fetch_snapshot().await?,
-            Some((_seen_at, earlier)) => {
+            Some(earlier) => {
                 let fetch = Box::pin(self.fetch_snapshot());
                 match select(fetch, Box::pin(tokio::time::sleep(SNAPSHOT_PATIENCE))).await {
                     Either::Left((fetched, _patience)) => fetched?,
@@ -292,8 +292,21 @@ impl Context {
                 }
             }
         };
-        *self.earlier.lock() = Some((self.runtime.clock.monotonic(), fetched.clone()));
+        self.set_earlier(fetched.clone());
         Ok(fetched)
+    }
+
+    /// What `examine` finds in the state of the cluster that this open page has seen last; `None`: it has seen none within the last 5 s.
+    pub(crate) fn examine_earlier<T>(&self, examine: impl FnOnce(&ClusterSnapshot) -> T) -> Option<T> {
+        let now = self.runtime.clock.monotonic();
+        let earlier = self.earlier.lock();
+        let (seen_at, state) = earlier.as_ref()?;
+        (now.saturating_sub(*seen_at) < EARLIER_AGE).then(|| examine(state))
+    }
+
+    /// Sets the state of the cluster that this open page has seen last: now.
+    pub(crate) fn set_earlier(&self, state: ClusterSnapshot) {
+        *self.earlier.lock() = Some((self.runtime.clock.monotonic(), state));
     }
 
     /// An earlier state with the servers that do not answer any more; `None` when there are none.

@@ -1,10 +1,10 @@
 //! Checks of loads and quotas.
 
-use ebla_client::snapshot::ClusterSnapshot;
+use ebla_client::snapshot::{ClusterSnapshot, ServerSnapshot};
 use ebla_model::capacity::{Usage, readable_bytes};
 use ebla_model::id::TableId;
 use ebla_model::schema::TableName;
-use ebla_model::tablet_load::{ClusterLoad, Hotspot, TabletLoad};
+use ebla_model::tablet_load::{ClusterLoad, HOT_PER_SECOND, Hotspot, TabletLoad};
 use ebla_proto::convert::tablet_load_from_proto;
 use ebla_proto::operate::{LoadedTablet, LoadsReply, ProblemKind, QuotaUse, TableLoad};
 use ebla_proto::record::QuotaMeasure;
@@ -36,6 +36,16 @@ pub(super) fn findings(snapshot: &ClusterSnapshot, loads: &LoadsReply) -> Vec<Fi
     let uses = loads.tables.iter().flat_map(|table| table.quotas.iter().map(|used| (table.table.as_str(), used)));
     found.extend(uses.filter_map(|(table, used)| quota(table, used)));
     found
+}
+
+/// The load of a server is the sum of the tablets that it leads, so none of a quiet server is hot. The load of a server that responds may be
+/// unknown: without a master, or to one of an earlier release.
+pub(super) fn may_be_hot(snapshot: &ClusterSnapshot) -> bool {
+    let is_quiet = |server: &ServerSnapshot| match (server.reads_per_second, server.writes_per_second) {
+        (Some(reads), Some(writes)) => reads.saturating_add(writes) < HOT_PER_SECOND,
+        _ => !server.is_reachable,
+    };
+    !snapshot.servers.iter().all(is_quiet)
 }
 
 /// The last part of the name of a table, for commands.
@@ -124,4 +134,49 @@ fn quota(table: &str, used: &QuotaUse) -> Option<Finding> {
         problem: format!("{part} % of its quota are used, {} of {}: {consequence}", show(used.used), show(used.limit)),
         next_step: format!("delete cells, or change the quota: ebla table quota set {}", short(table)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use ebla_proto::record::{TabletLoad as TabletLoadRecord, TabletRecord};
+
+    use super::*;
+
+    /// Reads and writes per second of servers that respond, and of one that does not.
+    fn cluster(servers: &[Option<(u64, u64)>]) -> ClusterSnapshot {
+        let server = |load: &Option<(u64, u64)>| ServerSnapshot {
+            is_reachable: true,
+            reads_per_second: load.map(|(reads, _writes)| reads),
+            writes_per_second: load.map(|(_reads, writes)| writes),
+            ..ServerSnapshot::default()
+        };
+        let servers = servers.iter().map(server).chain([ServerSnapshot::default()]).collect();
+        ClusterSnapshot { servers, ..ClusterSnapshot::default() }
+    }
+
+    #[test]
+    fn only_a_busy_server_or_one_of_unknown_load_may_lead_a_hot_tablet() {
+        let may = |servers: &[Option<(u64, u64)>]| may_be_hot(&cluster(servers));
+        assert!(!may(&[]) && !may(&[Some((0, 0)), Some((HOT_PER_SECOND - 2, 1))]));
+        assert!(may(&[Some((0, 0)), Some((HOT_PER_SECOND - 1, 1))]) && may(&[Some((0, u64::MAX))]));
+        assert!(may(&[Some((0, 0)), None]), "nothing is known of it");
+    }
+
+    /// The loads are not requested while no server is busy enough: nothing may be found in them then.
+    #[test]
+    fn no_tablet_of_a_quiet_server_is_hot() {
+        for (reads, expected) in [(HOT_PER_SECOND - 1, 0), (HOT_PER_SECOND, 1)] {
+            for has_hot_row in [false, true] {
+                let snapshot = cluster(&[Some((reads, 0)), Some((0, 0))]);
+                let hot_row = has_hot_row.then(|| "row".into());
+                let load = TabletLoadRecord { reads_per_second: reads, hot_row, ..TabletLoadRecord::default() };
+                let tablet = Some(TabletRecord { table: 5, tablet: 7, ..TabletRecord::default() });
+                let busy = LoadedTablet { tablet, load: Some(load), ..LoadedTablet::default() };
+                let table = TableLoad { reads_per_second: reads, ..TableLoad::default() };
+                let loads = LoadsReply { tables: vec![table], tablets: vec![busy], ..LoadsReply::default() };
+                assert_eq!(findings(&snapshot, &loads).len(), expected, "{reads} {has_hot_row}");
+                assert_eq!(may_be_hot(&snapshot), expected > 0, "{reads} {has_hot_row}");
+            }
+        }
+    }
 }

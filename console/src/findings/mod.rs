@@ -75,6 +75,11 @@ pub fn of_loads(snapshot: &ClusterSnapshot, loads: &LoadsReply) -> Vec<Finding> 
     loads::findings(snapshot, loads)
 }
 
+/// Whether a tablet or a row may be hot, as far as the loads of the servers say; otherwise [`of_loads`] finds none.
+pub(crate) fn may_be_hot(snapshot: &ClusterSnapshot) -> bool {
+    loads::may_be_hot(snapshot)
+}
+
 /// The time between two moments, in its largest whole unit.
 pub fn span(now: Micros, since: Micros) -> String {
     let micros = u64::try_from(now.get().saturating_sub(since.get())).unwrap_or_default();

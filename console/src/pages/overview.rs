@@ -12,7 +12,7 @@ use ebla_proto::operate::LoadsReply;
 
 use super::{Page, events, note, or_dash, section, servers, state, traffic};
 use crate::Context;
-use crate::findings::{Finding, Severity, of_loads, of_servers};
+use crate::findings::{Finding, Severity, may_be_hot, of_loads, of_servers};
 use crate::html::{Html, element, facts, link, row, table, text};
 use crate::recent::Selection;
 
@@ -35,16 +35,24 @@ pub async fn page(context: &Context) -> Result<Page, Error> {
     // Without METADATA the rest of the page is what matters.
     let selection = Selection::default();
     let events = tokio::time::timeout(EVENTS_TIMEOUT, context.recent_events(&selection));
-    // Quotas are not measured: that asks every server for each table, and this page asks once a second.
-    let admin = context.admin();
-    let loads = tokio::time::timeout(LOADS_TIMEOUT, admin.loads(TABLETS_EXAMINED, QuotaMeasurement::Skipped));
-    let (snapshot, events, loads) = tokio::join!(context.snapshot(), events, loads);
+    let (snapshot, events, loads) = tokio::join!(context.snapshot(), events, loads(context));
     let late = |_elapsed| Err(Error::new(Reason::Deadline, "METADATA does not answer in time"));
     let (snapshot, events) = (snapshot?, events.unwrap_or_else(late));
-    let late = |_elapsed| Err(Error::new(Reason::Deadline, "the master does not answer in time"));
-    let loads = loads.unwrap_or_else(late);
     let events = events.map(|events| events::newest(&events, EVENTS_SHOWN).to_vec());
     Ok(render(&snapshot, &loads, &events))
+}
+
+/// The loads of the busiest tablets. They are not requested, and empty, when the state that the page has seen last says that none can be hot: the
+/// master asks every server for an answer, and the page is rendered once a second. A tablet that becomes hot is shown a second later.
+async fn loads(context: &Context) -> Result<LoadsReply, Error> {
+    if !context.examine_earlier(may_be_hot).unwrap_or(true) {
+        return Ok(LoadsReply::default());
+    }
+    // Quotas are not measured: that asks every server for each table.
+    let admin = context.admin();
+    let loads = tokio::time::timeout(LOADS_TIMEOUT, admin.loads(TABLETS_EXAMINED, QuotaMeasurement::Skipped)).await;
+    let late = |_elapsed| Err(Error::new(Reason::Deadline, "the master does not answer in time"));
+    loads.unwrap_or_else(late)
 }
 
 /// The page of these values. Pure.

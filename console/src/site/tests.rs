@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ebla_client::{Cluster, ClusterOptions, Directory, GrpcTransport, LocateDirectory};
+use ebla_client::{BearerToken, Cluster, ClusterOptions, Directory, GrpcTransport, LocateDirectory};
 use ebla_runtime::http_port::{Place, Scheme};
 use futures::StreamExt as _;
 
@@ -258,6 +258,29 @@ async fn the_history_of_an_open_page_is_read_at_a_slow_pace() {
         assert_eq!(context.history(read()).await.unwrap(), crate::pages::golden::events());
         assert_eq!(readings.load(std::sync::atomic::Ordering::Relaxed), expected, "{second} s later");
     }
+}
+
+#[tokio::test]
+async fn the_state_that_an_open_page_has_seen_proves_the_right_of_its_viewer_for_five_seconds() {
+    let runtime = Runtime { clock: ebla_runtime::Clock::manual(), ..Runtime::system("console") };
+    let console = Console { runtime, ..console(AccessMode::Tokens, Actions::ReadOnly) };
+    let context = || {
+        let (config, recent, runtime) = (Arc::clone(&console.config), console.recent.clone(), console.runtime.clone());
+        let (admin, rendering) = (console.admin.clone(), Blocking::inline());
+        let token = Some(BearerToken::new("a.b.c").unwrap());
+        Context::new(config, token, Place::Local, admin, recent, rendering, runtime)
+    };
+    let (open, other) = (context(), context());
+    // The cluster does not answer.
+    assert!(open.require_administrator().await.is_err());
+    open.set_earlier(crate::pages::golden::snapshot());
+    console.runtime.clock.advance(Duration::from_millis(4_999));
+    assert_eq!(open.require_administrator().await, Ok(()));
+    assert_eq!(open.examine_earlier(|state| state.servers.len()), Some(3));
+    assert!(other.require_administrator().await.is_err(), "another page");
+    console.runtime.clock.advance(Duration::from_millis(1));
+    assert!(open.require_administrator().await.is_err());
+    assert_eq!(open.examine_earlier(|state| state.servers.len()), None);
 }
 
 #[tokio::test]
