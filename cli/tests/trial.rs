@@ -182,8 +182,10 @@ impl Roles {
             groups.iter().filter(lags).map(|group| group.tablets).sum::<u64>()
         };
         let pairs = (0..SERVERS).flat_map(|lagging| (0..SERVERS).map(move |slow| (lagging, slow)));
-        let (lagging, slow_disk) =
-            pairs.filter(|(lagging, slow)| lagging != slow).max_by_key(|(lagging, slow)| tablets(*lagging, *slow)).unwrap();
+        let (lagging, slow_disk) = pairs
+            .filter(|(lagging, slow)| lagging != slow)
+            .max_by_key(|(lagging, slow)| tablets(*lagging, *slow))
+            .unwrap();
         assert!(tablets(lagging, slow_disk) > 0, "no group fits: {groups:#?}");
         let rest: Vec<usize> = (0..SERVERS).filter(|number| ![lagging, slow_disk].contains(number)).collect();
         Self { slow_disk, clock_off: rest[0], lagging, full: rest[1], sound: rest[2] }

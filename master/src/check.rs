@@ -18,6 +18,7 @@ use crate::plan::auto_merge::{MergeContext, MergeMemory, MergeRules};
 use crate::plan::check::{Contents, Finding, Remedy, ReplicaContent, findings, not_comparable};
 use crate::plan::failure_detector::FailureDetector;
 use crate::plan::false_rows::false_rows;
+use crate::plan::load_settling::Loads;
 use crate::plan::repair::PlanContext;
 use crate::plan::replica_balance::ReplicaBalance;
 use crate::plan::{Action, plan};
@@ -96,8 +97,8 @@ async fn observe(master: &ActiveMaster) -> Result<Observed, Error> {
     let (replicas, in_progress) = (master.replicas(), master.replica_changes().in_progress());
     // Merges and balance change what is right.
     let merges = MergeContext { rules: MergeRules::OFF, memory: MergeMemory::default() };
-    let balance = ReplicaBalance::Off;
-    let ctx = PlanContext { now, grace: GRACE, replicas, failures, in_progress, balance, merges };
+    let (balance, loads) = (ReplicaBalance::Off, Loads::New);
+    let ctx = PlanContext { now, grace: GRACE, replicas, failures, in_progress, balance, loads, merges };
     let mut actions = plan(&snapshot, &ctx);
     if !false_rows(&snapshot).is_empty() {
         // These servers reported before the rows were read.

@@ -36,6 +36,7 @@ use crate::plan::auto_merge::{MergeContext, MergeRules};
 use crate::plan::capacity::{RepairWithoutRoom, repairs_wait_event};
 use crate::plan::drain::{RunningDrains, is_incomplete};
 use crate::plan::failure_detector::{FailureDetector, is_only_heard};
+use crate::plan::load_settling::LoadSettling;
 use crate::plan::repair::{PlanContext, ReplicaChange, detection_timeouts, has_unconfirmed_extras};
 use crate::plan::replica_balance::ReplicaBalance;
 use crate::plan::upgrade::Readiness;
@@ -79,10 +80,8 @@ pub(crate) async fn reconcile(master: ActiveMaster, config: &MasterConfig, stopp
             }
         };
         tokio::time::sleep(master.runtime().rng.jitter(ROUND_PERIOD_MIN)).await;
-        let delay = match pause {
-            Some(pause) => reconciler.delay().min(pause.saturating_sub(ROUND_PERIOD_MIN)),
-            None => reconciler.delay(),
-        };
+        let rest = pause.map_or(Duration::MAX, |pause| pause.saturating_sub(ROUND_PERIOD_MIN));
+        let delay = reconciler.delay().min(rest);
         let (responding, metadata) = (reconciler.responding.clone(), reconciler.metadata_state());
         // An event may change what the round waits for, so the pauses begin again.
         waited = None;
@@ -116,6 +115,7 @@ struct Reconciler {
     metrics: MasterMetrics,
     /// How long a server may be down before its replicas are replaced.
     grace: Duration,
+    load_settling: LoadSettling,
     merge_rules: MergeRules,
     balance: ReplicaBalance,
     stopping: Tasks,
@@ -176,6 +176,7 @@ impl Reconciler {
             master,
             metrics,
             grace: config.repair_grace,
+            load_settling: LoadSettling::default(),
             merge_rules: config.merges,
             balance: config.replica_balance,
             stopping,
@@ -192,13 +193,13 @@ impl Reconciler {
         }
     }
 
-    /// The delay until the next round, unless one is requested: shorter when a detection timeout or an alert is due.
+    /// The delay until the next round, unless one is requested: shorter when a detection timeout, an alert or a plan by loads is due.
     fn delay(&self) -> Duration {
         let period = self.master.runtime().rng.jitter(round_period(&self.merge_rules));
         let now = self.now();
         let upgrade = self.readiness.remaining(now, self.upgrade_delay).map(|(_version, remaining)| remaining);
-        let due =
-            [self.failures.next_timeout(now, &detection_timeouts(self.grace)), self.alerts.next_due(now), upgrade];
+        let detection = self.failures.next_timeout(now, &detection_timeouts(self.grace));
+        let due = [detection, self.alerts.next_due(now), upgrade, self.load_settling.next_plan(now)];
         due.into_iter().flatten().fold(period, Duration::min)
     }
 
@@ -294,6 +295,7 @@ impl Reconciler {
         let snapshot = self.observe().await?;
         let now = self.master.runtime().clock.monotonic();
         self.failures.observe(&snapshot, now);
+        self.load_settling.observe(&snapshot, now);
         for server in self.drains.finished(&snapshot) {
             let finished = NewClusterEvent::new(ClusterEventKind::DrainFinished, "no replica is left");
             self.master.record_event(&finished.of_server(server));
@@ -305,6 +307,7 @@ impl Reconciler {
             replicas: self.master.replicas(),
             failures: self.failures.clone(),
             balance: self.balance,
+            loads: self.load_settling.loads(now),
             in_progress,
             merges,
         };

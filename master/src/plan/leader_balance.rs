@@ -1,6 +1,6 @@
 //! Leader balance: every server should have about as much work as every other by the groups that it leads.
 //!
-//! A leadership costs as much as 100 requests per second, and the reads and writes of the group are added. A server has a share of all
+//! A leadership costs as much as 20 requests per second, and the reads and writes of the group are added. A server has a share of all
 //! that ([`super::shares`]). A leadership is transferred to another voter if that gains enough. Without requests, that is a server that leads at
 //! least two groups fewer: only then are the two servers more even afterwards, so the transfers end by themselves. METADATA's group does not
 //! count when other groups are balanced; it is balanced last. Each transfer costs the
@@ -10,6 +10,8 @@
 //!   is not slow,
 //! - its replica is running and has applied nearly all that the leader has,
 //! - the leader has heard from it recently, is confirmed by a quorum, and no replica change is in progress.
+//!
+//! Nothing is balanced while a leader has not measured its load yet ([`super::load_settling`]).
 //!
 //! The leaderships of a **drained** server leave it before all others, whatever the numbers are, to the possible target that leads the
 //! fewest groups. It gets none.
@@ -21,6 +23,7 @@ use ebla_model::id::{GroupId, ServerId};
 use ebla_model::metadata::GroupDescriptor;
 
 use super::Action;
+use super::load_settling::Loads;
 use super::repair::{PlanContext, is_being_created};
 use super::replica_balance::{Distribution, Part};
 use super::shares::{MARGIN, Shares};
@@ -34,8 +37,11 @@ const LAG_MAX: u64 = 1_000;
 /// The report of each group's leader.
 type Leaders<'a> = BTreeMap<GroupId, (ServerId, &'a ReplicaReport)>;
 
-/// What a leadership costs besides its requests, in requests per second: heartbeats, elections, a queue of its own.
-const LEADERSHIP: u64 = 100;
+/// What a leadership costs besides its requests, in requests per second: heartbeats, elections, a queue of its own. A larger number would hide
+/// differences in requests.
+const LEADERSHIP: u64 = 20;
+/// The mean of work per server below which requests hardly count. A single leadership must be more than a margin of it.
+const WORK_MIN: u64 = 300;
 
 /// The work of leaderships.
 type LedShares = Shares<1>;
@@ -75,10 +81,10 @@ fn share(report: &ReplicaReport, mean: u64) -> LedShares {
     LedShares::of([work(report)], [mean])
 }
 
-/// The mean of the servers that may lead.
+/// The mean of the servers that may lead, at least [`WORK_MIN`].
 fn mean(cluster: &ClusterSnapshot, leaders: &Leaders<'_>) -> u64 {
     let servers = (cluster.loads().len() as u64).max(1);
-    leaders.values().map(|(_leader, report)| work(report)).fold(0, u64::saturating_add) / servers
+    (leaders.values().map(|(_leader, report)| work(report)).fold(0, u64::saturating_add) / servers).max(WORK_MIN)
 }
 
 /// What each server that may lead leads.
@@ -102,6 +108,9 @@ pub(super) fn balance_leaders(cluster: &ClusterSnapshot, ctx: &PlanContext) -> V
     let of_users = mean(cluster, &users);
     let mut led_by = led(cluster, &users, of_users);
     let mut moves = leave_drained(&mut led_by, transfers(cluster, ctx, &drained, of_users));
+    if ctx.loads == Loads::New {
+        return moves;
+    }
     balance(&mut moves, &mut led_by, transfers(cluster, ctx, &users, of_users));
     for (leader, report) in metadata.values() {
         if let Some(of_server) = led_by.get_mut(leader) {

@@ -18,6 +18,7 @@ pub mod drain;
 pub mod failure_detector;
 pub mod false_rows;
 mod leader_balance;
+pub mod load_settling;
 pub mod merge;
 pub mod placement;
 pub mod quorum_loss;

@@ -43,6 +43,7 @@ use super::auto_merge::MergeContext;
 use super::change_budget::ChangeBudget;
 use super::failure_detector::{Component, FailureDetector};
 use super::leader_balance::can_leave;
+use super::load_settling::Loads;
 use super::replica_balance::ReplicaBalance;
 use crate::cluster::{ClusterSnapshot, GroupProgress, ReplicaReport};
 
@@ -69,6 +70,8 @@ pub struct PlanContext {
     pub failures: FailureDetector,
     /// Whether replicas are moved between healthy servers.
     pub balance: ReplicaBalance,
+    /// Whether work is balanced by the loads of the snapshot.
+    pub loads: Loads,
     /// The groups whose replicas are being changed, and the server that gets one.
     pub in_progress: BTreeMap<GroupId, Option<ServerId>>,
     /// When tablets are merged, and the merges of this master.

@@ -12,7 +12,7 @@
 //! at least 1,000 per second. Tablets and replicas count half. A follower's replica is preferred to that of a leader, whose leadership must move too.
 //!
 //! Nothing moves unless the cluster is **at rest**: all servers respond, every group has a leader and all its members run, no replica is on a
-//! drained server, nothing is created or repaired, and no change is in progress. The moves of one plan are bounded by
+//! drained server, nothing is created or repaired, no change is in progress, and all leaders have measured their loads (`load_settling`). The moves of one plan are bounded by
 //! the budget of all changes (`change_budget`). Groups with one replica do not move: it could not replace itself at once.
 //! METADATA's group does not count: it has little work.
 //!
@@ -21,7 +21,7 @@
 //!
 //! **Division**: there should be a group for each server (`placement::missing_groups`), because a group has one leader. While there are
 //! fewer, the largest group with several tablets is divided, one in a plan; its halves move apart afterwards. A group is also divided when
-//! nothing can be moved any more and still a server is more than 15 % from the mean of bytes, of writes or of the load of leaderships
+//! nothing can be moved any more and still a server is more than 12 % from the mean of bytes, of writes or of the load of leaderships
 //! (`refine`).
 
 use std::cmp::Reverse;
@@ -35,6 +35,7 @@ use super::Action;
 use super::capacity::check_room_for_division;
 use super::change_budget::{ChangeBudget, others};
 use super::leader_balance::led_work;
+use super::load_settling::Loads;
 use super::placement::missing_groups;
 use super::repair::{Addition, ChangeReason, PlanContext, ReplicaChange};
 use super::shares::{LOAD_MARGIN, MARGIN, MEAN, Shares};
@@ -46,8 +47,8 @@ const BYTES_MIN: u64 = 64 << 20;
 const WRITES_MIN: u64 = 1_000;
 /// What an exchange changes is at least this fraction of what it copies.
 const EXCHANGE_FRACTION: i64 = 8;
-/// The difference from the mean from which groups are divided to become smaller.
-const TOLERANCE: i64 = MEAN * 15 / 100;
+/// The difference from the mean from which groups are divided to become smaller. The goal is 15 %, and loads vary.
+const TOLERANCE: i64 = MEAN * 12 / 100;
 /// The maximum number of groups for each server, beyond which none is divided to become smaller: each costs heartbeats and a log.
 const GROUPS_PER_SERVER_MAX: usize = 6;
 /// A part of a group above a quarter of the mean is large: a server should have several parts of different sizes.
@@ -78,6 +79,9 @@ pub(super) fn balance_replicas(cluster: &ClusterSnapshot, ctx: &PlanContext) -> 
     }
     if let Some(group) = division(cluster) {
         return vec![Action::DivideGroup(group.clone())];
+    }
+    if ctx.loads == Loads::New {
+        return Vec::new();
     }
     let mut shares = ServerShares::of(cluster);
     let mut moves = Vec::new();
@@ -193,6 +197,7 @@ fn division(cluster: &ClusterSnapshot) -> Option<&GroupDescriptor> {
 pub(super) fn refine<'a>(cluster: &'a ClusterSnapshot, ctx: &PlanContext) -> Option<&'a GroupDescriptor> {
     let shares = ServerShares::of(cluster);
     if ctx.balance == ReplicaBalance::Off
+        || ctx.loads == Loads::New
         || shares.all.len() >= shares.servers.len().saturating_mul(GROUPS_PER_SERVER_MAX)
         || !is_at_rest(cluster, ctx)
     {

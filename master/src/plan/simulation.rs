@@ -16,6 +16,7 @@ use ebla_runtime::Rng;
 
 use super::auto_merge::{MergeContext, MergeMemory, MergeRules};
 use super::failure_detector::FailureDetector;
+use super::load_settling::Loads;
 use super::placement::{assign, server_loads};
 use super::repair::Addition;
 use super::replica_balance::ReplicaBalance;
@@ -73,6 +74,7 @@ impl Simulation {
             replicas: REPLICAS,
             failures: FailureDetector::default(),
             balance: ReplicaBalance::On,
+            loads: Loads::Measured,
             in_progress: BTreeMap::new(),
             merges: MergeContext { rules: MergeRules::OFF, memory: MergeMemory::default() },
         };

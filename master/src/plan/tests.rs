@@ -28,6 +28,7 @@
 //! clock-off 3                                                    the clock of server 3 is off
 //! slow-disk 3                                                    the disk of server 3 is slow
 //! balance                                                        replicas are moved between healthy servers
+//! new-loads                                                      a leader has not measured its load yet
 //! drained 3                                                      server 3 is drained
 //! merge 7 8                                                      an operator requests a merge; without 8: with the next tablet
 //! place 1000                                                     a table of 1,000 tablets is placed
@@ -67,6 +68,7 @@ use ebla_model::time::Micros;
 
 use super::auto_merge::{MergeContext, MergeMemory, MergeRules};
 use super::failure_detector::{Component, FailureDetector};
+use super::load_settling::Loads;
 use super::merge::{MergeWith, merge_pair, merged, move_before_merge};
 use super::quorum_loss::{GroupRecovery, quorum_loss_recovery};
 use super::relocate::{Relocated, Relocation, relocate};
@@ -253,6 +255,7 @@ fn default_context() -> PlanContext {
         replicas: 1,
         failures: FailureDetector::default(),
         balance: replica_balance::ReplicaBalance::Off,
+        loads: Loads::Measured,
         in_progress: BTreeMap::new(),
         merges: MergeContext { rules: MergeRules::OFF, memory: MergeMemory::default() },
     }
@@ -328,6 +331,7 @@ fn add(cluster: &mut ClusterSnapshot, ctx: &mut PlanContext, line: &str) {
         }
         "damaged-row" => _ = cluster.damaged_rows.insert(RowKey::parse_escaped(rest.remove(0)).unwrap()),
         "balance" => ctx.balance = replica_balance::ReplicaBalance::On,
+        "new-loads" => ctx.loads = Loads::New,
         "drained" => _ = cluster.drained.insert(ServerId::new(number())),
         "now" => ctx.now = Duration::from_secs(number()),
         "replicas" => ctx.replicas = usize::try_from(number()).unwrap(),

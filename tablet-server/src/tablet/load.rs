@@ -35,7 +35,8 @@ const SAMPLES_MAX: usize = 64;
 const SAMPLES_MIN: usize = 32;
 /// The maximum length of a sampled key: a longer one is cut, which is still a key to split at.
 const SAMPLE_BYTES_MAX: usize = 256;
-/// The time constant of the rates: after a minute five percent of a burst are left.
+/// The time constant of the rates: after a minute five percent of a burst are left. The rates of a meter that has measured for a shorter time
+/// are averages of that time, so that a leader reports its whole load from its second measurement on.
 const DECAY: Duration = Duration::from_secs(20);
 
 /// Measures the load of a tablet.
@@ -54,6 +55,8 @@ pub struct LoadMeter {
 struct MeterState {
     /// The last measurement; `None` before the first one.
     last: Option<Measurement>,
+    /// When the first measurement was, since when the rates are averages.
+    measured_since: Option<Duration>,
     reads_per_second: f64,
     writes_per_second: f64,
     /// Since when the tablet has been quiet, or when the first measurement was.
@@ -152,6 +155,7 @@ impl LoadMeter {
         let state = MeterState {
             // Its counters start at zero.
             last: last.map(|at| Measurement { at, reads: 0, writes: 0 }),
+            measured_since: states.iter().filter_map(|state| state.measured_since).min(),
             reads_per_second: states.iter().map(|state| state.reads_per_second).sum(),
             writes_per_second: states.iter().map(|state| state.writes_per_second).sum(),
             quiet_since: states.iter().filter_map(|state| state.quiet_since).max().filter(|_since| are_measured),
@@ -166,11 +170,14 @@ impl MeterState {
     fn measure(&mut self, new: Measurement) {
         let Some(last) = self.last.replace(new) else {
             self.quiet_since = Some(new.at);
+            self.measured_since = Some(new.at);
             return;
         };
         let elapsed = new.at.saturating_sub(last.at).as_secs_f64();
         if elapsed > 0.0 {
-            let share = 1.0 - (-elapsed / DECAY.as_secs_f64()).exp();
+            let measured = new.at.saturating_sub(self.measured_since.unwrap_or(last.at)).as_secs_f64();
+            // The weights of all measurements so far add up to one: the first one counts whole.
+            let share = weight(elapsed) / weight(measured);
             let blend = |rate: &mut f64, count: u64| *rate += (number(count) / elapsed - *rate) * share;
             blend(&mut self.reads_per_second, new.reads.saturating_sub(last.reads));
             blend(&mut self.writes_per_second, new.writes.saturating_sub(last.writes));
@@ -251,6 +258,11 @@ pub fn load_center(range: &KeyRange, samples: &[RowKey]) -> LoadCenter {
     split_point(range, &weights).map_or(LoadCenter::Unknown, LoadCenter::Key)
 }
 
+/// The weight of the last `seconds`, of all time before now.
+fn weight(seconds: f64) -> f64 {
+    1.0 - (-seconds / DECAY.as_secs_f64()).exp()
+}
+
 #[expect(clippy::cast_precision_loss, reason = "a rate needs no more digits")]
 const fn number(count: u64) -> f64 {
     count as f64
@@ -298,6 +310,15 @@ mod tests {
         assert_eq!(later.per_second(), 0);
         assert!((60..=110).contains(&later.quiet_for.as_secs()), "{later:?}");
         assert!(meter.samples().is_empty(), "a quiet tablet keeps none");
+    }
+
+    #[test]
+    fn a_new_meter_has_the_whole_rate_from_its_second_measurement_on() {
+        let meter = LoadMeter::default();
+        assert_eq!(run(&meter, 1, 1, 2_000).writes_per_second, 0, "since when these were is not known");
+        assert_eq!(run(&meter, 2, 1, 2_000).writes_per_second, 1_000);
+        let less = run(&meter, 3, 1, 1_000).writes_per_second;
+        assert!((720..=740).contains(&less), "the later half of the time counts a little more: {less}");
     }
 
     #[test]

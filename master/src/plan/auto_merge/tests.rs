@@ -10,6 +10,7 @@ use ebla_model::time::Micros;
 use super::*;
 use crate::cluster::{ReplicaReport, Role, Server, ServerReport};
 use crate::plan::failure_detector::FailureDetector;
+use crate::plan::load_settling::Loads;
 use crate::plan::replica_balance::ReplicaBalance;
 
 const MIB: u64 = 1 << 20;
@@ -51,6 +52,7 @@ impl Simulation {
             replicas: 1,
             failures: FailureDetector::default(),
             balance: ReplicaBalance::Off,
+            loads: Loads::Measured,
             in_progress: BTreeMap::new(),
             merges: MergeContext { rules: MergeRules::default(), memory: MergeMemory::default() },
         };
