@@ -174,7 +174,7 @@ impl Roles {
         let id = |number: usize| ids[fixture.address(number)];
         let tablets = |lagging: usize, slow: usize| {
             let has = |group: &GroupStatus, number| {
-                group.group.membership.replicas.iter().any(|replica| replica.server == id(number))
+                group.group.membership.replicas().any(|replica| replica.server == id(number))
             };
             let lags = |group: &&GroupStatus| {
                 has(group, lagging) && !has(group, slow) && group.leader.is_some_and(|leader| leader != id(lagging))
