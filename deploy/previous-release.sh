@@ -48,7 +48,9 @@ build() {
   cp "$ROOT/.cargo/config.toml" "$sources/.cargo/config.toml"
   sed -i "0,/^version = \"\([^\"]*\)\"/s//version = \"\1+${COMMIT:0:8}\"/" "$sources/Cargo.toml"
   local target=${CARGO_TARGET_DIR:-$CACHE/target}
-  # Not --locked: the lock file has the versions of the workspace. Those of the dependencies stay.
+  # Not --locked: the lock file has the versions of the workspace. Those of the dependencies stay. Its dependencies that this release does not
+  # have are downloaded first; without a network the build says what is missing.
+  (cd "$sources" && cargo fetch --quiet) || true
   (cd "$sources" && CARGO_TARGET_DIR=$target cargo build --release --offline -p ebla-cli --bin ebla)
   objcopy --strip-debug "$target/release/ebla" "$PROGRAM.new"
   mv "$PROGRAM.new" "$PROGRAM"
