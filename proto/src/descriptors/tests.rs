@@ -180,7 +180,7 @@ fn a_read_with_nested_filters_and_its_response() {
         rows: Some(data::RowSet { row_keys: vec![bytes("k")], row_ranges: vec![range.clone()] }),
         filter: Some(chain.encode_to_vec().into()),
         rows_limit: 7,
-        request_stats_view: 3,
+        request_stats_view: 2,
         reversed: true,
         ..Default::default()
     };
