@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Takes the pictures of the web console in the README and the book: `ebla demo` with its own data and traffic, in Chromium.
+"""Takes the pictures of the web console in the README and the book: `ebla demo` with its own data and traffic, in Chromium. `ebla bench` adds
+requests of clients.
 
     make browser-tools
     ~/.cache/ebla/python/bin/python docs/learn/pictures.py [PROGRAM]
@@ -22,12 +23,15 @@ from playwright.sync_api import sync_playwright
 HERE = Path(__file__).parent
 PICTURES = {
     "console.png": "/",
-    "console-heat.png": "/heat/weather",
+    "console-heat.png": "/heat/weather?time=15m",
     "console-tablets.png": "/tables/webtable/tablets",
     "console-lookup.png": "/locate?table=webtable&key=org.debian",
 }
 READY_SECONDS, TRAFFIC_SECONDS = 120, 150
-SIZE = {"width": 1200, "height": 820}
+BENCH = ["--workloads", "read,write", "--clients", "4", "--seconds", "5", "--rounds", "20"]
+# The table is filled first.
+BENCH_SECONDS = 40
+SIZE = {"width": 1280, "height": 900}
 
 
 def ready(demo, file):
@@ -50,8 +54,11 @@ def main():
             environment = {**os.environ, "EBLA_HEAT_MAP": "3s"}
             demo = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
         try:
-            origin = "http://" + ready(demo, file)["metrics"]
+            described = ready(demo, file)
+            origin = "http://" + described["metrics"]
             time.sleep(TRAFFIC_SECONDS)
+            bench = subprocess.Popen([program, "bench", "--addr", described["bigtable"], *BENCH], stdout=subprocess.DEVNULL)
+            time.sleep(BENCH_SECONDS)
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
                 page = browser.new_page(color_scheme="light", viewport=SIZE)
@@ -61,6 +68,8 @@ def main():
                     time.sleep(3)
                     page.screenshot(path=HERE / name)
                 browser.close()
+            bench.terminate()
+            bench.wait()
         finally:
             demo.send_signal(signal.SIGTERM)
             demo.wait(timeout=60)
