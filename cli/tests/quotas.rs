@@ -34,6 +34,16 @@ fn outcome(address: &str, arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
+/// Waits until a write of this cell to row `r` is refused, or accepted: the leaders get the state of a quota after the master has recorded it.
+fn wait_for_write(address: &str, cell: &str, is_refused: bool) {
+    let write = || outcome(address, &["row", "set", "t", "r", cell]);
+    let is_reached = (0..POLLS).any(|_| {
+        support::pause();
+        write().1.contains("more than its quota") == is_refused
+    });
+    assert!(is_reached, "{cell} is not {}: {:?}", if is_refused { "refused" } else { "accepted" }, write());
+}
+
 /// Waits until the quota of a family, or of the table (`""`), is exceeded or not.
 fn wait_for(address: &str, family: &str, exceeded: bool) {
     let path =
@@ -121,6 +131,7 @@ fn a_family_is_limited_and_the_others_are_not() {
 
     run(&address, &["table", "quota", "set", "t", "--family", "large", "--bytes", "20000"]);
     wait_for(&address, "large", true);
+    wait_for_write(&address, "large:q=v", true);
     support::block_on(calls_beyond_the_quota(&address));
     let (code, said) = outcome(&address, &["row", "set", "t", "r", "large:q=v"]);
     assert!(
@@ -139,12 +150,14 @@ fn a_family_is_limited_and_the_others_are_not() {
         run(&address, &["row", "delete", "t", &row]);
     }
     wait_for(&address, "large", false);
+    wait_for_write(&address, "large:q=v", false);
     run(&address, &["row", "set", "t", "r", "large:q=v"]);
 
     // Cells, of the table as a whole; and a quota that is raised or removed.
     run(&address, &["table", "quota", "set", "t", "--cells", "2"]);
     run(&address, &["row", "set", "t", "r", "small:p=v", "small:q=v"]);
     wait_for(&address, "", true);
+    wait_for_write(&address, "small:s=v", true);
     assert!(
         outcome(&address, &["row", "set", "t", "r", "small:s=v"]).1.contains("it has more than its quota of 2 cells")
     );
