@@ -128,7 +128,7 @@ fn term_of(address: &str, epoch: u64) -> String {
     format!("at {address}, epoch {epoch}")
 }
 
-/// The events of masters, as soon as there are so many: the active master writes them within about a second.
+/// Waits until there are at least `count` events of masters, and returns them. The active master writes an event within about a second.
 async fn events_of_masters(address: &str, count: usize, runtime: &Runtime) -> Vec<Value> {
     let deadline = runtime.clock.monotonic() + LIVE;
     loop {

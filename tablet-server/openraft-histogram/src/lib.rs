@@ -1,8 +1,9 @@
 //! The histograms of openraft's own statistics. They count nothing.
 //!
 //! openraft shows its statistics only with its feature `runtime-stats`, which is off here; no metric of ours comes from them. The published crate of
-//! this name computes tables for all of its resolutions when the first histogram is made: 26 MB, which every process with a replica keeps and
-//! nobody reads. So `[patch.crates-io]` in the workspace's `Cargo.toml` names this crate instead: what of that crate openraft compiles against.
+//! this name computes tables for all of its resolutions when the first histogram is made: 26 MB that are never read, in every
+//! process with a replica. So `[patch.crates-io]` in the workspace's `Cargo.toml` replaces it by this crate, which has only the items that openraft
+//! compiles against.
 //!
 //! A version of openraft that needs more of a histogram does not compile. Then look first whether the published crate still makes all tables at
 //! once (`docs/inside/decisions/0011-memory.md`).
