@@ -1,19 +1,22 @@
 //! Goodput of a cluster in one process under three times the load that it can carry.
 //!
 //! ```sh
-//! taskset -c 0 target/release/examples/overload target/release/ebla [SECONDS] [CONNECTIONS]
+//! taskset -c 0 target/release/examples/overload target/release/ebla [SECONDS] [CONNECTIONS] [--peer]
 //! ```
 //!
 //! The cluster has one processor and the load another one. For conditional writes, reads with a filter, and writes: first a
 //! closed loop finds the capacity. Then calls arrive at three times that rate on `CONNECTIONS` connections (default 8), whether earlier ones have been
 //! answered or not, for `SECONDS` (default 60). Goodput is what was answered within a second of its planned start. After that time a call
-//! is abandoned, wherever it is. Calls that are refused are not repeated. Then the closed loop runs again, second by second.
+//! is abandoned, wherever it is. Calls that are refused are not repeated. Elections won meanwhile are counted. Then the closed loop runs again,
+//! second by second.
 //!
 //! The server tells how many calls it accepts on a connection; further ones wait in the client, in their order. There are two sorts of client,
 //! measured one after the other:
 //!
 //! - *patient*: calls wait there until they are abandoned, as HTTP/2 libraries do. Under overload each call is then sent when its second is nearly over.
 //! - *impatient*: calls that have waited for half a second are not sent any more, as with the timeout of a connection pool.
+//!
+//! With `--peer` the connections begin as those of a peer do, so that the server accepts 4,096 calls on each, and none waits in the client.
 //!
 //! Writes are the cheapest calls: a refusal costs the server not much less than one.
 
@@ -27,7 +30,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use clap::Parser as _;
 use ebla_runtime::Runtime;
+use ebla_runtime::net::Origin;
+use ebla_runtime::peer::PREAMBLE;
 use ebla_workload::bench::closed_loop::{self, LoopResult};
 use ebla_workload::bench::processes::Processes;
 use ebla_workload::bench::target::{Client, Target};
@@ -43,8 +49,6 @@ const VALUE_BYTES: usize = 100;
 const CLIENTS: usize = 128;
 /// The offered rate, as a multiple of the capacity.
 const TIMES: f64 = 3.0;
-/// Connections of the load.
-const CONNECTIONS: usize = 8;
 /// Clients that share a connection of [`Target`].
 const CLIENTS_PER_CONNECTION: usize = 16;
 /// Time after its planned start when a caller abandons its call.
@@ -57,19 +61,30 @@ const STEP: Duration = Duration::from_millis(2);
 const CAPACITY: Duration = Duration::from_secs(10);
 /// Seconds of the closed loop after the overload.
 const AFTER: usize = 10;
+/// Groups whose leader has changed, by election or transfer.
+const ELECTIONS: &str = "ebla_raft_elections_won_total";
 /// The processor of the cluster.
 const CLUSTER_PROCESSOR: &str = "1";
 
+#[derive(clap::Parser)]
+struct Arguments {
+    /// The program
+    ebla: String,
+    /// Length of the overload in seconds
+    #[arg(default_value_t = 60)]
+    seconds: u64,
+    /// Connections of the load
+    #[arg(default_value_t = 8)]
+    connections: usize,
+    /// Connections like those of a peer, with 4,096 calls each
+    #[arg(long)]
+    peer: bool,
+}
+
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let Some(program) = arguments.first() else {
-        eprintln!("usage: overload EBLA [SECONDS] [CONNECTIONS]");
-        return ExitCode::FAILURE;
-    };
-    let seconds = arguments.get(1).and_then(|text| text.parse().ok()).unwrap_or(60);
-    let connections = arguments.get(2).and_then(|text| text.parse().ok()).unwrap_or(CONNECTIONS).max(1);
+    let arguments = Arguments::parse();
     let Ok(tokio) = tokio::runtime::Builder::new_multi_thread().enable_all().build() else { return ExitCode::FAILURE };
-    let run = Box::pin(run(program, Duration::from_secs(seconds), connections));
+    let run = Box::pin(run(&arguments));
     match tokio.block_on(run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -79,11 +94,14 @@ fn main() -> ExitCode {
     }
 }
 
-async fn run(program: &str, length: Duration, connections: usize) -> Result<(), Box<dyn Error>> {
+async fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    let length = Duration::from_secs(arguments.seconds);
+    let connections = arguments.connections.max(1);
+    let origin = if arguments.peer { Origin::Peer } else { Origin::Public };
     for workload in [Workload::Check, Workload::Filtered, Workload::Write] {
         let runtime = Runtime::system("overload");
-        let (_up, addresses) = Up::start(&["taskset", "-c", CLUSTER_PROCESSOR, program]).await?;
-        let load = Load::new(&runtime, &addresses, workload, connections).await?;
+        let (up, addresses) = Up::start(&["taskset", "-c", CLUSTER_PROCESSOR, &arguments.ebla]).await?;
+        let load = Load::new(&runtime, &addresses, workload, connections, origin).await?;
         let name = workload.name();
         let capacity = load.closed(CAPACITY).await?.per_second();
         println!(
@@ -91,17 +109,19 @@ async fn run(program: &str, length: Duration, connections: usize) -> Result<(), 
             load.streams_max
         );
         for patience in [Patience::Patient, Patience::Impatient] {
+            let elections = up.counter(ELECTIONS).await?;
             let outcome = load.open(capacity * TIMES, length, patience).await;
             let goodput = outcome.answered as f64 / length.as_secs_f64();
             println!(
                 "{name}, {patience:?}: offered {:.0}/s for {} s: goodput {goodput:.0}/s, {:.0} % of the capacity; \
-                 refused {}, abandoned {}, not sent {}",
+                 refused {}, abandoned {}, not sent {}; elections {}",
                 capacity * TIMES,
                 length.as_secs(),
                 goodput / capacity * 100.0,
                 outcome.refused,
                 outcome.abandoned,
                 outcome.not_sent,
+                up.counter(ELECTIONS).await?.saturating_sub(elections),
             );
             for second in 1..=AFTER {
                 let after = load.closed(Duration::from_secs(1)).await?;
@@ -123,8 +143,11 @@ enum Patience {
 
 /// The concurrent calls that the server at `address` accepts on a connection: HTTP/2's `SETTINGS_MAX_CONCURRENT_STREAMS`, in its first frame
 /// (RFC 9113, sections 3.4, 4.1 and 6.5).
-async fn streams_max(runtime: &Runtime, address: &str) -> io::Result<usize> {
+async fn streams_max(runtime: &Runtime, address: &str, origin: Origin) -> io::Result<usize> {
     let mut connection = runtime.net.connect(address).await?;
+    if origin == Origin::Peer {
+        connection.write_all(PREAMBLE).await?;
+    }
     connection.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await?;
     connection.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await?;
     let [high, middle, low, ..] = {
@@ -193,9 +216,10 @@ impl Load {
         addresses: &str,
         workload: Workload,
         connections: usize,
+        origin: Origin,
     ) -> Result<Self, Box<dyn Error>> {
         let clients = connections * CLIENTS_PER_CONNECTION;
-        let target = Target::new(runtime, "up", addresses, Processes::default(), clients).await?;
+        let target = Target::new(runtime, "up", addresses, Processes::default(), clients).await?.with_origin(origin);
         target.create(ROWS, TABLETS).await?;
         let values = Arc::new(Values::new(runtime, VALUE_BYTES));
         let mut client = target.client(0).ok_or("no address to write to")?;
@@ -203,7 +227,7 @@ impl Load {
         for part in rows.chunks(500) {
             client.write_rows(part, &values).await?;
         }
-        let streams_max = streams_max(runtime, addresses.split(',').next().unwrap_or_default()).await?;
+        let streams_max = streams_max(runtime, addresses.split(',').next().unwrap_or_default(), origin).await?;
         let connections = (0..connections).map(|_| Arc::new(Semaphore::new(streams_max))).collect();
         Ok(Self { runtime: runtime.clone(), target, values, workload, streams_max, connections })
     }

@@ -10,6 +10,7 @@ use ebla_model::access::Member;
 use ebla_model::error::Error;
 use ebla_proto::status;
 use ebla_runtime::Runtime;
+use ebla_runtime::net::{Origin, Windows};
 use tonic::Status;
 use tonic::transport::Channel;
 
@@ -83,6 +84,15 @@ impl Target {
         }
         let (name, runtime) = (name.to_owned(), runtime.clone());
         Ok(Self { name, processes, kind, addresses, runtime, channels, token: None, member: None, connections })
+    }
+
+    /// The same system, on connections of this origin: those of a peer have many concurrent calls.
+    #[must_use]
+    pub fn with_origin(mut self, origin: Origin) -> Self {
+        let addresses = self.addresses.iter().cycle();
+        let open = |address: &String| self.runtime.net.channel_of(origin, address, Windows::CALLS);
+        self.channels = addresses.take(self.channels.len()).map(open).collect();
+        self
     }
 
     /// The same Bigtable, called by the caller whom this token names. With `member` (that caller, who must not be an administrator) its tables
