@@ -245,13 +245,21 @@ async fn requests_are_accepted_only_from_the_newest_master_of_this_cluster() {
     control.drop_replica(drop_it.clone()).await.unwrap();
     control.drop_replica(drop_it).await.unwrap();
     assert!(manager.tablet(TABLET).is_none());
-    let group = fixture.server(1).tablet_manager().group(GROUP).unwrap().descriptor();
+    let (group, of_another) = {
+        let other = fixture.server(1).tablet_manager().group(GROUP).unwrap();
+        (other.descriptor(), other.replica())
+    };
     let make = control::CreateReplicaRequest {
         empty: false,
         fence,
         group: Some(convert::group_to_proto(&group)),
         replica: replica.get(),
     };
+    // Nor is one that is a member on another server: an order for a server that had this address before.
+    let order = control::CreateReplicaRequest { empty: true, replica: of_another.get(), ..make.clone() };
+    let refused = ebla_proto::status::from_status(&control.create_replica(order).await.unwrap_err()).0;
+    assert!(refused.message.contains("the replica is a member on server"), "{refused}");
+    assert!(manager.group(GROUP).is_none());
     assert_eq!(control.create_replica(make).await.unwrap().into_inner().outcome, "removed");
     // Two of three replicas continue.
     write(fixture.server(0).cluster(), 0, 20, 100).await;

@@ -10,11 +10,13 @@ use ebla_proto::convert::{log_id_to_proto, membership_to_proto};
 use ebla_proto::raft::raft_client::RaftClient;
 use ebla_proto::raft::{self, Frame, SnapshotPart, frame, frame_reply, snapshot_part};
 use ebla_runtime::Runtime;
+use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
 use super::cluster::{Cluster, QUICK, TABLET, Transport};
 use super::{VERY_SLOW, replica};
+use crate::raft::transport::receiver_guard::with_receiver;
 
 /// The index of no entry in these tests.
 const FAR: LogIndex = LogIndex::new(1_000);
@@ -148,29 +150,53 @@ fn refusal<T>(answer: Result<T, Status>) -> String {
     answer.map(|_accepted| String::new()).unwrap_or_else(|status| status.message().to_owned())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn every_message_of_another_cluster_is_refused_with_the_reason() {
-    let cluster = Cluster::start(1, Transport::Grpc, QUICK).await;
+/// What a server answers to a message of each kind.
+async fn refusals_of_all_kinds(
+    cluster: &Cluster,
+    to: ServerId,
+    with_metadata: impl Fn(&mut MetadataMap),
+) -> [String; 3] {
     let runtime = Runtime::system("peer");
-    let (ours, theirs) = (ClusterId::new(5), Some(ClusterId::new(6)));
-    cluster.set_cluster(ours);
-    let to = cluster.leader().await;
     let term = Term::new(1 << 40);
     let sender = Sender { from: ServerId::new(2), to, term, last: LogId { term, index: FAR } };
-    let mut client = client(&cluster, to, &runtime);
+    let mut client = client(cluster, to, &runtime);
     let frame = sender.append(&[FAR.next()]);
     let part = SnapshotPart { part: Some(sender.snapshot_header(&Membership::initial(&cluster.servers))) };
     let vote = raft::Vote { vote: Some(sender.ballot()), ..raft::Vote::default() };
-    let vote = sender.frame(frame::Kind::Vote(vote));
-    let stream = Request::new(tokio_stream::iter([frame]));
-    let parts = Request::new(tokio_stream::iter([part]));
-    let refusals = [
-        refusal(client.exchange(with_cluster_id(stream, theirs)).await),
-        refusal(client.call(with_cluster_id(Request::new(vote), theirs)).await),
-        refusal(client.install_snapshot(with_cluster_id(parts, theirs)).await),
-    ];
-    for refusal in refusals {
+    let mut stream = Request::new(tokio_stream::iter([frame]));
+    let mut vote = Request::new(sender.frame(frame::Kind::Vote(vote)));
+    let mut parts = Request::new(tokio_stream::iter([part]));
+    for metadata in [stream.metadata_mut(), vote.metadata_mut(), parts.metadata_mut()] {
+        with_metadata(metadata);
+    }
+    [
+        refusal(client.exchange(stream).await),
+        refusal(client.call(vote).await),
+        refusal(client.install_snapshot(parts).await),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_message_of_another_cluster_is_refused_with_the_reason() {
+    let cluster = Cluster::start(1, Transport::Grpc, QUICK).await;
+    let (ours, theirs) = (ClusterId::new(5), Some(ClusterId::new(6)));
+    cluster.set_cluster(ours);
+    let to = cluster.leader().await;
+    let of_theirs = with_cluster_id(Request::new(()), theirs).metadata().clone();
+    for refusal in refusals_of_all_kinds(&cluster, to, |metadata| *metadata = of_theirs.clone()).await {
         assert!(refusal.contains(&format!("belongs to cluster {ours}")), "{refusal:?}");
+    }
+    cluster.write("still here").await;
+    assert_eq!(cluster.leader_now(), Some(to), "the vote of a later term was not even looked at");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_message_for_another_server_is_refused_with_the_reason() {
+    let cluster = Cluster::start(1, Transport::Grpc, QUICK).await;
+    let to = cluster.leader().await;
+    let for_another = with_receiver(Request::new(()), ServerId::new(9)).metadata().clone();
+    for refusal in refusals_of_all_kinds(&cluster, to, |metadata| *metadata = for_another.clone()).await {
+        assert!(refusal.contains(&format!("this is server {to}, and the message is for server 9")), "{refusal:?}");
     }
     cluster.write("still here").await;
     assert_eq!(cluster.leader_now(), Some(to), "the vote of a later term was not even looked at");

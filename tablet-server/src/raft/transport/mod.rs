@@ -16,6 +16,7 @@ pub(super) mod message;
 pub(super) mod network;
 pub(super) mod options;
 pub(super) mod peer;
+pub(super) mod receiver_guard;
 pub(super) mod service;
 pub(super) mod snapshot_budget;
 mod stream;

@@ -23,6 +23,7 @@ use super::local::MessageReceiver;
 use super::message::{MessageHeader, SnapshotTransfer, Unreachable};
 use super::network::Network;
 use super::options::MESSAGE_BYTES_MAX;
+use super::receiver_guard::check_receiver;
 use super::snapshot_budget::SnapshotPermit;
 use super::wire::{self, Incoming, SnapshotAnnouncement};
 use crate::raft::state_machine::AppliedPosition;
@@ -51,11 +52,14 @@ impl Network {
 }
 
 impl Service {
-    /// The message of a request, unless a server of another cluster sent it, or one that does not support the active version.
+    /// The message of a request, unless a server of another cluster sent it, or one that does not support the active version, or it is for another
+    /// server.
     fn admit<T>(&self, request: Request<T>) -> Result<T, Status> {
-        let addresses = &self.network.options().addresses;
+        let options = self.network.options();
+        let addresses = &options.addresses;
         check_cluster_id(request.metadata(), addresses.cluster())
             .and_then(|()| check_newest_version(request.metadata(), addresses.active_version()))
+            .and_then(|()| check_receiver(request.metadata(), options.server))
             .map_err(|error| to_status(&error))?;
         Ok(request.into_inner())
     }

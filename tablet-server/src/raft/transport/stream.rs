@@ -30,6 +30,7 @@ use super::message::{
     AppendReceipt, MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable,
 };
 use super::options::{AddressBook, MESSAGE_BYTES_MAX, NetworkOptions};
+use super::receiver_guard::with_receiver;
 use super::snapshot_budget::INSTALL_TIMEOUT;
 use super::wire;
 use crate::capacity::Capacity;
@@ -87,10 +88,11 @@ impl Endpoint {
         Ok(client.max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX))
     }
 
-    /// Adds the cluster id to a message: the address may belong to a server of another cluster by now, which then refuses it. Also adds
-    /// the newest version that this release supports.
+    /// Adds the cluster id and the receiver to a message: the address may belong to another server by now, or to another cluster, which then refuses
+    /// it. Also adds the newest version that this release supports.
     fn request<T>(&self, message: T) -> tonic::Request<T> {
-        with_newest_version(with_cluster_id(tonic::Request::new(message), self.addresses.cluster()))
+        let request = with_receiver(tonic::Request::new(message), self.server);
+        with_newest_version(with_cluster_id(request, self.addresses.cluster()))
     }
 
     fn unreachable(&self, reason: impl std::fmt::Display) -> Unreachable {

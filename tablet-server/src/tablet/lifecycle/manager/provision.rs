@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ebla_model::Reason;
 use ebla_model::error::Error;
-use ebla_model::id::{GroupId, LogId, ReplicaId};
+use ebla_model::id::{GroupId, LogId, ReplicaId, ServerId};
 use ebla_model::metadata::GroupDescriptor;
 use ebla_runtime::Step;
 use ebla_storage::log::Record;
@@ -44,7 +44,7 @@ impl TabletManager {
     /// empty and is filled by the leader. Safe to repeat; completes even if the caller goes.
     ///
     /// # Errors
-    /// When the disk fails, the replica is damaged, or this server has another replica of the group.
+    /// When the disk fails, the replica is damaged, it is a member on another server, or this server has another replica of the group.
     pub async fn create_replica(
         self: &Arc<Self>,
         descriptor: GroupDescriptor,
@@ -65,6 +65,10 @@ impl TabletManager {
         let id = GroupReplica { group: descriptor.group, replica };
         if self.parts.registry.is_removed(id) {
             return Ok(CreateOutcome::Removed);
+        }
+        if let Some(server) = descriptor.membership.server_of(replica).filter(|server| *server != self.parts.server) {
+            // This server has the address of that one, whose folder was emptied: the replica would have forgotten its votes.
+            return Err(is_elsewhere(self.parts.server, server));
         }
         if let Some(present) = self.group(id.group) {
             if present.replica() == replica {
@@ -170,6 +174,11 @@ impl TabletManager {
         let outcome = self.parts.runtime.tasks.start_until_stopped(name, request).await;
         outcome.unwrap_or_else(|_gone| Err(Error::new(Reason::Unavailable, "the server is stopping")))
     }
+}
+
+fn is_elsewhere(own: ServerId, server: ServerId) -> Error {
+    let message = format!("stale address: this is server {own}, and the replica is a member on server {server}");
+    Error::new(Reason::FailedPrecondition, message)
 }
 
 fn other_replica_exists() -> Error {
