@@ -262,7 +262,7 @@ recovery: build dist python ## measure the time from kill -9 of one and of three
 movement: build dist python ## measure how long requests wait while tablets move, split and merge, and while leaderships and replicas leave a server; about three minutes; ARGS="--megabytes 0,8,64 --times 5", --spread or --shrink
 	$(TARGET)/release/examples/movement $(DIST) $(ARGS)
 
-overload: build dist ## measure the goodput of `ebla up` under three times its capacity, with one processor for the cluster and one for the load; about seven minutes; ARGS="SECONDS CONNECTIONS"
+overload: build dist ## measure the goodput of `ebla up` under three times its capacity, with one processor for the cluster and one for the load; about seven minutes; ARGS="SECONDS CONNECTIONS --peer"
 	taskset -c 0 $(TARGET)/release/examples/overload $(DIST) $(ARGS)
 
 unread: build dist ## measure the memory of `ebla up` with 4,096 reads of large rows whose responses are not read; about a minute; ARGS="STREAMS ROW_KIB CONNECTIONS"
