@@ -105,6 +105,8 @@ pub enum Failpoint {
     SlowDiskIgnored,
     /// A replica whose store is damaged is opened again, as if nothing had happened.
     DamagedStoreReopened,
+    /// A server accepts Raft messages for the server that had its address before.
+    ReceiverUnchecked,
 }
 
 /// Written to the log when a failpoint is enabled, and so contained in every program that can enable one.
@@ -118,7 +120,7 @@ static ENABLED: AtomicU8 = AtomicU8::new(NONE);
 
 impl Failpoint {
     /// All failpoints.
-    pub const ALL: [Self; 47] = [
+    pub const ALL: [Self; 48] = [
         Self::VoteAfterRestart,
         Self::AckBeforeSync,
         Self::VoteNotSaved,
@@ -166,6 +168,7 @@ impl Failpoint {
         Self::RecoveryReportsNow,
         Self::SlowDiskIgnored,
         Self::DamagedStoreReopened,
+        Self::ReceiverUnchecked,
     ];
 
     /// Whether this failpoint is enabled in this process. One relaxed load of a byte that never changes in the released

@@ -9,7 +9,7 @@ use crate::process::{Ran, run_concurrently, start};
 
 /// The faults with the plans that find them. `LeaseFromResponse`, `SchemaNotSaved` and `DivideForgetsSessions` are missing: it may take dozens of
 /// seeds to find them.
-const CATALOGUE: [(Failpoint, &str); 44] = [
+const CATALOGUE: [(Failpoint, &str); 45] = [
     (Failpoint::VoteAfterRestart, "votes"),
     (Failpoint::AckBeforeSync, "outage"),
     (Failpoint::VoteNotSaved, "votes"),
@@ -52,6 +52,7 @@ const CATALOGUE: [(Failpoint, &str); 44] = [
     (Failpoint::SlowDiskIgnored, "slow"),
     (Failpoint::LogDamageCut, "damage"),
     (Failpoint::DamagedStoreReopened, "rot"),
+    (Failpoint::ReceiverUnchecked, "rejoins"),
     (Failpoint::DamageNotExamined, "decay"),
     (Failpoint::ScanSkipsRest, "scans"),
 ];

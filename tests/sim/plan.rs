@@ -195,6 +195,10 @@ impl Plan {
                 let plan = Self { fault_rates, failure_timeouts, splits, load, ..plan };
                 Self { purges_logs: true, tables: true, owns: true, value_bytes: 2 << 10, clients: 4, ..plan }
             }
+            "rejoins" => {
+                let (fault_rates, failure_timeouts) = FaultRates::rejoins();
+                Self { fault_rates, failure_timeouts, splits: many_splits(), clients: 2, ..plan }
+            }
             // Few flushes, so that hardly a compaction meets the damage, and no restarts.
             "decay" => {
                 let plan = Self { fault_rates: FaultRates::decay(), splits: Vec::new(), ..plan };

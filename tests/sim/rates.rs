@@ -119,6 +119,15 @@ impl FaultRates {
         (calm.every(Recurring::Rot, 1_500).every(Recurring::Crash, 4_000), timeouts)
     }
 
+    /// Files whose bytes change, among them registries: a server with an empty folder joins at an address that others still use for its
+    /// predecessor.
+    pub(crate) fn rejoins() -> (Self, FailureTimeouts) {
+        let timeouts = FailureTimeouts::fixed();
+        let mut calm = Self::calm();
+        calm.rates.replaced_after = timeouts.end();
+        (calm.every(Recurring::Rot, 1_000), timeouts)
+    }
+
     /// Files whose bytes change while nothing else happens.
     pub(crate) fn decay() -> Self {
         Self::calm().every(Recurring::Rot, 4_000)

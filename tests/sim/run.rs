@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use ebla_model::id::{GroupId, LogIndex, ReplicaId, Term};
+use ebla_model::id::{GroupId, LogIndex, ReplicaId, ServerId, Term};
 use ebla_runtime::Rng;
 use ebla_storage::store::GroupStore;
 use ebla_tablet_server::raft::{GroupReplica, GroupStatus};
@@ -201,8 +201,8 @@ struct Steps<'s, 'a> {
     cluster: &'s Arc<SimCluster>,
     /// Whether a run ends with the first thing that is found wrong.
     stops_at_first: bool,
-    /// The latest term of each replica.
-    terms: BTreeMap<(usize, GroupReplica), Term>,
+    /// The server of each replica, and its latest term.
+    terms: BTreeMap<(usize, GroupReplica), (ServerId, Term)>,
     /// All voters that each group has had.
     voters: BTreeMap<GroupId, BTreeSet<ReplicaId>>,
     /// Each replica as it was last seen.
@@ -270,19 +270,27 @@ impl Steps<'_, '_> {
         false
     }
 
-    /// Terms of a replica must not decrease, also over restarts.
+    /// Terms of a replica must not decrease, also over restarts. A server that joins with an empty folder must not have the replicas of its
+    /// predecessor: it does not know their votes.
     fn compare_terms(&mut self, now: Duration) {
         for (number, host) in self.cluster.servers.iter().enumerate() {
-            for group in host.hosted().iter().flat_map(|hosted| hosted.groups()) {
+            let Some(hosted) = host.hosted() else { continue };
+            for group in hosted.groups() {
                 let raft = group.raft();
-                let term = raft.status().term;
-                let known = self.terms.entry((number, raft.id())).or_default();
-                if term < *known {
-                    let (name, group) = (&host.name, group.id());
-                    let wrong = format!("forgotten: term {known} of group {group} by {name}, in {term} at {now:?}");
+                let (server, term) = (hosted.server(), raft.status().term);
+                let known = self.terms.insert((number, raft.id()), (server, term));
+                let Some((known_server, known_term)) = known else { continue };
+                let (name, group) = (&host.name, group.id());
+                if server != known_server {
+                    let wrong =
+                        format!("revived: group {group} of server {known_server} by {name}, now {server}, at {now:?}");
                     self.cluster.history.lock().wrong.push(wrong);
                 }
-                *known = term;
+                if term < known_term {
+                    let wrong =
+                        format!("forgotten: term {known_term} of group {group} by {name}, in {term} at {now:?}");
+                    self.cluster.history.lock().wrong.push(wrong);
+                }
             }
         }
     }
