@@ -16,6 +16,10 @@ const STEP_MAX: Duration = Duration::from_secs(60);
 /// How much faster than time the GC time advances while it is behind the log's time, because the group had no leader for long.
 const GC_CATCH_UP: u32 = 2;
 
+/// Why a tablet does not move between two groups if its cells, or those of the other group, would become older than they are.
+pub const AGES_DIFFER: &str = "the times of the two groups differ by more than a minute, because the clock of a server was ahead; correct the \
+    clocks (ebla doctor names the servers), and move the tablet later, or to another group";
+
 /// The times of a group. Neither goes back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GroupTimes {
@@ -71,6 +75,18 @@ impl GroupTimes {
         let log = self.log.max(log);
         Self { log, gc: self.gc.max(gc).min(log), ..self }
     }
+}
+
+/// Whether cells must not move between groups with these GC times: those of one group would become older than they are, by more than clocks may
+/// differ and commands are apart.
+///
+/// `present`: the earlier one of two clocks, those of the leaders of both groups. If the later GC time is later than that, a clock was ahead when
+/// its group was new. Otherwise the other one is too early, because its group had no leader for long, and its cells are as old as the
+/// later GC time says. The log's times do not show this: they follow a clock that is ahead, too.
+#[must_use]
+pub fn ages_differ(one: Micros, other: Micros, present: Micros) -> bool {
+    let later = one.max(other);
+    later.since(one.min(other)) > STEP_MAX && later.since(present) > STEP_MAX
 }
 
 #[cfg(test)]
@@ -146,6 +162,19 @@ mod tests {
         assert!(!adopted.is_gc_ahead_of(at(930)) && adopted.is_gc_ahead_of(at(929)));
         // From there it advances as after a pause.
         assert_eq!(adopted.advance(at(4600), seconds(10)).gc, at(1010));
+    }
+
+    #[test]
+    fn cells_do_not_move_when_a_gc_time_is_ahead_of_both_the_other_one_and_the_present() {
+        let differ = |one, other, present| {
+            let differ = ages_differ(at(one), at(other), at(present));
+            assert_eq!(differ, ages_differ(at(other), at(one), at(present)));
+            differ
+        };
+        assert!(differ(4600, 1000, 1000), "one group was new while a clock was an hour ahead");
+        assert!(!differ(4600, 1000, 4600), "the other one had no leader for an hour");
+        assert!(!differ(1060, 1000, 1000) && differ(1061, 1000, 1000));
+        assert!(!differ(4600, 4590, 1000), "both are ahead: cells become ten seconds older");
     }
 
     #[test]

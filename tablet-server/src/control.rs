@@ -20,6 +20,7 @@ use ebla_model::key::RowKey;
 use ebla_model::metadata::{GroupDescriptor, Replica, TabletDescriptor};
 use ebla_model::schema::TableSchema;
 use ebla_model::tablet_event::TabletEventCause;
+use ebla_model::time::Micros;
 use ebla_proto::cluster_guard::check_cluster_id;
 use ebla_proto::control::control_server::Control;
 use ebla_proto::control::{self as wire, apply_request, import_reply};
@@ -289,7 +290,7 @@ impl Control for ControlService {
         let own = self.manager.registry().identity().map(|identity| identity.cluster);
         check_cluster_id(request.metadata(), own).map_err(|error| error_status(&error))?;
         let timeout = timeout(request.metadata());
-        let wire::ImportRequest { group, step, cause } = request.into_inner();
+        let wire::ImportRequest { group, step, cause, wall_micros } = request.into_inner();
         let group = self.group(group).map_err(failure_status)?;
         let kind = match step {
             None => {
@@ -299,7 +300,8 @@ impl Control for ControlService {
             }
             Some(step) => {
                 let (id, step) = convert::tablet_move::step_from_proto(step).map_err(|error| error_status(&error))?;
-                let status = group.import(id, step, move_cause(&cause), timeout).await;
+                let wall = wall_micros.map(Micros::new);
+                let status = group.import(id, step, move_cause(&cause), wall, timeout).await;
                 let status = status.map_err(|failure| group_failure_status(&group, failure))?;
                 import_reply::Kind::Status(convert::tablet_move::status_to_proto(&status))
             }

@@ -20,6 +20,7 @@ use ebla_proto::control::{ImportReply, ImportRequest, import_reply};
 use ebla_proto::tablet::TabletError;
 use ebla_proto::{convert, status};
 use ebla_routing::ChubbyDirectory;
+use ebla_runtime::Clock;
 use parking_lot::Mutex;
 
 use crate::rpc::MESSAGE_BYTES_MAX;
@@ -32,13 +33,14 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct ImportClient {
     channels: Arc<Channels>,
     directory: ChubbyDirectory,
+    clock: Clock,
     /// The server that last answered for a group. Locked to look up or insert; at most one entry for each group.
     leaders: Mutex<BTreeMap<GroupId, ServerId>>,
 }
 
 impl ImportClient {
-    pub(crate) fn new(channels: Arc<Channels>, directory: ChubbyDirectory) -> Self {
-        Self { channels, directory, leaders: Mutex::default() }
+    pub(crate) fn new(channels: Arc<Channels>, directory: ChubbyDirectory, clock: Clock) -> Self {
+        Self { channels, directory, clock, leaders: Mutex::default() }
     }
 
     /// A ticket for a move to `target`.
@@ -46,7 +48,7 @@ impl ImportClient {
     /// # Errors
     /// `Unavailable` when its leader is not found.
     pub(crate) async fn ticket(&self, target: &GroupDescriptor) -> Result<LogIndex, Error> {
-        let request = ImportRequest { group: target.group.get(), step: None, cause: String::new() };
+        let request = ImportRequest { group: target.group.get(), ..ImportRequest::default() };
         match self.call(target, request).await?.kind {
             Some(import_reply::Kind::Ticket(index)) => Ok(LogIndex::new(index)),
             _ => Err(Error::internal("the server returned no ticket")),
@@ -65,7 +67,8 @@ impl ImportClient {
         cause: TabletEventCause,
     ) -> Result<ImportStatus, Error> {
         let step = Some(convert::tablet_move::step_to_proto(id, step));
-        let request = ImportRequest { group: target.group.get(), step, cause: cause.name().to_owned() };
+        let wall_micros = Some(self.clock.wall().get());
+        let request = ImportRequest { group: target.group.get(), step, cause: cause.name().to_owned(), wall_micros };
         match self.call(target, request).await?.kind {
             Some(import_reply::Kind::Status(status)) => convert::tablet_move::status_from_proto(status),
             _ => Err(Error::internal("the server returned no status")),

@@ -97,7 +97,7 @@ impl MetadataWriter {
     #[must_use]
     pub fn new(server: ServerId, chubby: SharedChubby, directory: ChubbyDirectory, runtime: &Runtime) -> Arc<Self> {
         let channels = Arc::new(Channels::to_peers(runtime.net.clone(), Windows::CALLS));
-        let imports = ImportClient::new(Arc::clone(&channels), directory.clone());
+        let imports = ImportClient::new(Arc::clone(&channels), directory.clone(), runtime.clock.clone());
         Arc::new(Self {
             server,
             chubby,

@@ -8,14 +8,17 @@ use bytes::Bytes;
 use ebla_client::RowWrite;
 use ebla_model::Reason;
 use ebla_model::cluster_version::ClusterVersion;
-use ebla_model::id::{GroupId, TabletId};
-use ebla_model::key::RowKey;
+use ebla_model::command::NewTablet;
+use ebla_model::id::{GroupId, OperationId, TabletId};
+use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
+use ebla_model::schema::TableSchema;
 use ebla_model::tablet_event::TabletEventCause;
 use ebla_runtime::Clock;
+use ebla_tablet_server::tablet::lifecycle::manager::InitialState;
 use ebla_tablet_server::tablet::{Failure, TabletGroup};
 
-use super::fixture::{Fixture, GROUP, TABLE, TABLET, TIMEOUT, until};
+use super::fixture::{Fixture, GROUP, TABLE, TABLET, TIMEOUT, schema, until};
 use super::rows::{expect_rows, increment, key, scan, set, token, write};
 
 /// Two groups with a tablet each: that of [`TABLET`], and the one of the tablet with the rows from 200 on, which is returned too.
@@ -187,6 +190,32 @@ async fn orders_that_make_no_sense_are_refused() {
 }
 
 /// Writes are acknowledged, and read afterwards, while a tablet of 24 MB is copied.
+/// Both groups have had a leader whose clock was an hour ahead: one when it was in use, which ages nothing, the other one when it was new.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_group_that_was_new_under_a_clock_ahead_takes_no_tablet() {
+    let fixture = Fixture::start(1 << 20).await;
+    let source = fixture.led_group(GROUP).await;
+    let at = fixture.leader(TABLET).await;
+    fixture.set_ahead(at, 3_600);
+    write(fixture.server(at).cluster(), 0, 50, 100).await;
+    let ids = [fixture.server(at).id()];
+    let new = GroupDescriptor::initial(GROUP.next(), &ids);
+    let replica = new.membership.replica_on(ids[0]).unwrap();
+    fixture.server(at).tablet_manager().create_replica(new.clone(), replica, InitialState::Seed).await.unwrap();
+    let target = fixture.led_group(new.group).await;
+    let other = TableSchema { table: TABLE.next(), ..schema() };
+    let tablet = NewTablet { tablet: TABLET.next(), range: KeyRange::all() };
+    target.create_tablets(OperationId::new(1_001), other, vec![tablet], TIMEOUT).await.unwrap();
+    fixture.set_ahead(at, 0);
+    let [source_times, target_times] = [&source, &target].map(|group| group.state_machine().applied_state());
+    assert!(target_times.gc_time.since(source_times.gc_time) > Duration::from_secs(3_000));
+    assert!(source_times.time.since(source_times.gc_time) > Duration::from_secs(3_000), "only the time of its log");
+    let refused = order(&fixture.led_group(GROUP).await, TABLET, new).await.unwrap_err().error;
+    assert!(refused.reason == Reason::Busy && refused.message.contains("the clock of a server was ahead"), "{refused}");
+    expect_rows(&scan(fixture.server(0).cluster()).await, 50, 100);
+    fixture.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_large_tablet_is_served_while_it_is_copied() {
     const ROWS: u32 = 1_200;

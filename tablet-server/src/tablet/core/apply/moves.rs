@@ -5,7 +5,7 @@
 
 use ebla_model::codec;
 use ebla_model::command::{RefusalKind, Reply};
-use ebla_model::group_time::GroupTimes;
+use ebla_model::group_time::{AGES_DIFFER, GroupTimes};
 use ebla_model::id::{CopyId, GroupId, LogIndex, OperationId, TableId, TabletId};
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::GroupDescriptor;
@@ -190,12 +190,7 @@ impl<C: CellReader> Applier<'_, C> {
     fn check_times(&self, time: Micros, gc_time: Micros) -> Result<(), String> {
         let (here, there) = (self.state.times(), GroupTimes { gc: gc_time, ..GroupTimes::default() });
         let is_ahead = here.is_gc_ahead_of(time) || there.is_gc_ahead_of(here.log);
-        if self.state.has_cells() && is_ahead {
-            let why = "the times of the two groups differ by more than a minute, because the clock of a server was ahead; correct the \
-                       clocks (ebla doctor names the servers), and move the tablet later, or to another group";
-            return Err(why.to_owned());
-        }
-        Ok(())
+        if self.state.has_cells() && is_ahead { Err(AGES_DIFFER.to_owned()) } else { Ok(()) }
     }
 
     /// An operation that drops rows is applied once by each group. If only one of the two groups has applied it to rows of the

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use ebla_model::Reason;
 use ebla_model::command::{CommandKind, Reply};
+use ebla_model::group_time::{AGES_DIFFER, ages_differ};
 use ebla_model::id::{CopyId, GroupId, LogIndex, Term};
 use ebla_model::tablet_event::{NewTabletEvent, TabletEventCause, TabletEventKind};
-use ebla_model::tablet_move::{ImportStatus, MoveId, MoveStep};
+use ebla_model::tablet_move::{ImportChunk, ImportStatus, MoveId, MoveStep};
+use ebla_model::time::Micros;
 
 use tracing::{info, warn};
 
@@ -78,7 +80,8 @@ impl TabletGroup {
         Ok(self.state_machine.applied_state().applied.index)
     }
 
-    /// Applies a step of a move to this group. `cause`: for the events of the tablet.
+    /// Applies a step of a move to this group. `cause`: for the events of the tablet. `wall`: the clock of the source's leader; `None` from
+    /// an earlier release.
     ///
     /// # Errors
     /// `InvalidArgument` for a step that belongs to the source; `NotLeader`, `NoLeader`; `Deadline`, `OutcomeUnknown` when it may
@@ -88,6 +91,7 @@ impl TabletGroup {
         id: MoveId,
         step: MoveStep,
         cause: TabletEventCause,
+        wall: Option<Micros>,
         timeout: Duration,
     ) -> Result<ImportStatus, Failure> {
         if !step.is_of_target() {
@@ -96,6 +100,9 @@ impl TabletGroup {
         let is_part_of_copy = matches!(step, MoveStep::Begin(_) | MoveStep::Chunk(_));
         if is_part_of_copy && let Ok(term) = self.leader_term() {
             self.moves.imports.lock().insert(id, (term, self.runtime.clock.monotonic()));
+        }
+        if self.refuses_ages(&step, wall, timeout).await? {
+            return Ok(ImportStatus::Refused(AGES_DIFFER.to_owned()));
         }
         match self.propose_command(CommandKind::Move(id, step), timeout).await? {
             Reply::Import(status) => {
@@ -111,6 +118,27 @@ impl TabletGroup {
             }
             _ => Err(Failure::new(Reason::Internal, "unexpected reply to a step of a move")),
         }
+    }
+
+    /// Whether a step with the times of the source must be refused: its cells, or those of this group, would become older than they are. A group
+    /// without tablets takes the GC time of the source over.
+    ///
+    /// Apply compares the times once more, without clocks: every replica must come to the same result, also those of earlier releases. A step
+    /// that is refused here may have been applied before: the source then asks the group to refuse the move for ever, and the reply says what is true.
+    async fn refuses_ages(&self, step: &MoveStep, wall: Option<Micros>, timeout: Duration) -> Result<bool, Failure> {
+        let source = match step {
+            MoveStep::Begin(start) => {
+                // The GC time of a group is that of its last entry, which may have been long ago.
+                self.propose_command(CommandKind::Tick, timeout).await?;
+                start.gc_time
+            }
+            MoveStep::Chunk(ImportChunk { times: Some((_log, gc_time)), .. }) => *gc_time,
+            _ => return Ok(false),
+        };
+        let own = self.runtime.clock.wall();
+        let present = wall.map_or(own, |wall| wall.min(own));
+        let applied_state = self.state_machine.applied_state();
+        Ok(!applied_state.metadata.tablets.is_empty() && ages_differ(applied_state.gc_time, source, present))
     }
 }
 
