@@ -17,7 +17,7 @@ const STEP_MAX: Duration = Duration::from_secs(60);
 const GC_CATCH_UP: u32 = 2;
 
 /// Why a tablet does not move between two groups if its cells, or those of the other group, would become older than they are.
-pub const AGES_DIFFER: &str = "the times of the two groups differ by more than a minute, because the clock of a server was ahead; correct the \
+pub const AGES_DIFFER: &str = "the times of the two groups differ by more than a minute, because the clock of a server is or was wrong; correct the \
     clocks (ebla doctor names the servers), and move the tablet later, or to another group";
 
 /// The times of a group. Neither goes back.
