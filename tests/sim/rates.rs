@@ -24,6 +24,14 @@ impl FaultRates {
         Self { rates: Rates::none(TIMINGS.election_max), chubby_lost_per_mille: 0, loss: Loss::All }
     }
 
+    /// No faults, and failed servers are replaced after a short time.
+    fn calm_with_replacement() -> (Self, FailureTimeouts) {
+        let timeouts = FailureTimeouts::fixed();
+        let mut calm = Self::calm();
+        calm.rates.replaced_after = timeouts.end();
+        (calm, timeouts)
+    }
+
     /// Restarts of a few milliseconds while links are cut: finds forgotten leases and votes.
     pub(crate) fn votes() -> Self {
         Self::calm().every(Recurring::Crash, 3_000).every(Recurring::LeaseRace, 2_000)
@@ -112,19 +120,15 @@ impl FaultRates {
 
     /// Files whose bytes change, and crashes; servers are replaced.
     pub(crate) fn rot() -> (Self, FailureTimeouts) {
-        let timeouts = FailureTimeouts::fixed();
-        let mut calm = Self::calm();
+        let (mut calm, timeouts) = Self::calm_with_replacement();
         calm.rates.down = (Duration::from_millis(2), Duration::from_secs(1));
-        calm.rates.replaced_after = timeouts.end();
         (calm.every(Recurring::Rot, 1_500).every(Recurring::Crash, 4_000), timeouts)
     }
 
     /// Files whose bytes change, among them registries: a server with an empty folder joins at an address that others still use for its
     /// predecessor.
     pub(crate) fn rejoins() -> (Self, FailureTimeouts) {
-        let timeouts = FailureTimeouts::fixed();
-        let mut calm = Self::calm();
-        calm.rates.replaced_after = timeouts.end();
+        let (calm, timeouts) = Self::calm_with_replacement();
         (calm.every(Recurring::Rot, 1_000), timeouts)
     }
 
@@ -135,9 +139,7 @@ impl FaultRates {
 
     /// Damaged logs while a follower lags; damaged replicas are replaced.
     pub(crate) fn rot_races() -> (Self, FailureTimeouts) {
-        let timeouts = FailureTimeouts::fixed();
-        let mut calm = Self::calm();
-        calm.rates.replaced_after = timeouts.end();
+        let (calm, timeouts) = Self::calm_with_replacement();
         (calm.every(Recurring::RotRace, 4_000), timeouts)
     }
 

@@ -189,7 +189,6 @@ async fn orders_that_make_no_sense_are_refused() {
     fixture.stop().await;
 }
 
-/// Writes are acknowledged, and read afterwards, while a tablet of 24 MB is copied.
 /// Both groups have had a leader whose clock was an hour ahead: one when it was in use, which ages nothing, the other one when it was new.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_group_that_was_new_under_a_clock_ahead_takes_no_tablet() {
@@ -219,6 +218,7 @@ async fn a_group_that_was_new_under_a_clock_ahead_takes_no_tablet() {
     fixture.stop().await;
 }
 
+/// Writes are acknowledged, and read afterwards, while a tablet of 24 MB is copied.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_large_tablet_is_served_while_it_is_copied() {
     const ROWS: u32 = 1_200;
