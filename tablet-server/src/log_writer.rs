@@ -1,5 +1,6 @@
 //! What writes the commit log: a thread, or in a simulation a task that waits as long as a disk would take.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use ebla_model::error::Error;
 use ebla_model::time::whole_micros;
 use ebla_runtime::{Rng, Runtime};
 use ebla_storage::log::{CommitLog, LogError, LogOptions, LogStep};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tracing::error;
 
 use crate::config::Threads;
@@ -56,8 +57,13 @@ impl SyncLatency {
     }
 }
 
-/// Starts the log's writer.
-pub(crate) fn start(log: &CommitLog, threads: &Threads, runtime: &Runtime) -> Result<(), Error> {
+/// Starts the log's writer. A failed write ends the process: the thread aborts it, the task reports `failure`.
+pub(crate) fn start(
+    log: &CommitLog,
+    threads: &Threads,
+    runtime: &Runtime,
+    failure: watch::Sender<Option<Error>>,
+) -> Result<(), Error> {
     let Threads::Inline { sync } = threads else {
         return log.start_writer().map_err(|error| Error::internal(format!("start the log's writer: {error}")));
     };
@@ -68,8 +74,10 @@ pub(crate) fn start(log: &CommitLog, threads: &Threads, runtime: &Runtime) -> Re
     queued.notify_one();
     let rng = runtime.rng.fork();
     runtime.tasks.spawn_until_stopped("commit-log", async move {
-        if let Err(failure) = write_batches(&work, &queued, &sync, &rng).await {
-            error!(%failure, "commit log writer failed");
+        let Err(error) = write_batches(&work, &queued, &sync, &rng).await;
+        if matches!(error, LogError::Disk { .. }) {
+            error!(%error, "commit log failed");
+            failure.send_replace(Some(Error::internal(error.to_string())));
         }
     });
     Ok(())
@@ -77,7 +85,12 @@ pub(crate) fn start(log: &CommitLog, threads: &Threads, runtime: &Runtime) -> Re
 
 /// The loop of the log's writer. The disk does not block, so the latency of a sync passes before the write, which makes the batch durable at
 /// once.
-async fn write_batches(log: &CommitLog, queued: &Notify, sync: &SyncLatency, rng: &Rng) -> Result<(), LogError> {
+async fn write_batches(
+    log: &CommitLog,
+    queued: &Notify,
+    sync: &SyncLatency,
+    rng: &Rng,
+) -> Result<Infallible, LogError> {
     let commit_marker_delay = LogOptions::default().commit_marker_delay;
     loop {
         queued.notified().await;
@@ -98,7 +111,35 @@ async fn write_batches(log: &CommitLog, queued: &Notify, sync: &SyncLatency, rng
 
 #[cfg(test)]
 mod tests {
+    use ebla_model::id::{GroupId, ReplicaId};
+    use ebla_storage::disk::SimDisk;
+    use ebla_storage::log::{GroupReplica, MemoryManifest, Record};
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_write_of_the_task_is_reported() {
+        let (disk, manifest) = (SimDisk::new(), Arc::new(MemoryManifest::default()));
+        let (log, _recovered) = CommitLog::open(Arc::new(disk.clone()), manifest, LogOptions::default()).unwrap();
+        let group = GroupReplica { group: GroupId::new(1), replica: ReplicaId::new(1) };
+        log.add_group(group).unwrap();
+        let threads = Threads::Inline { sync: SyncLatency::new(Duration::from_millis(1)) };
+        let (runtime, failure) = (Runtime::system("log"), watch::Sender::new(None));
+        start(&log, &threads, &runtime, failure.clone()).unwrap();
+        let written = async |vote: &'static [u8]| {
+            let (sender, receiver) = tokio::sync::oneshot::channel();
+            let records = vec![Record::Vote { group, vote: vote.into() }];
+            log.submit(records, Box::new(move |outcome| drop(sender.send(outcome))));
+            receiver.await.unwrap()
+        };
+        written(b"first").await.unwrap();
+        assert_eq!(*failure.borrow(), None);
+        disk.fill();
+        assert!(matches!(written(b"second").await, Err(LogError::Disk { .. })));
+        let mut failures = failure.subscribe();
+        let reported = failures.wait_for(Option::is_some).await.unwrap().clone();
+        assert!(reported.unwrap().message.contains("space"), "{failure:?}");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_sync_takes_about_its_latency_and_ends_sooner_if_that_is_shortened() {

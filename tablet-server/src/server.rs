@@ -127,7 +127,8 @@ impl TabletServer {
             raise_open_files();
             let pools = ServerPools::new(&config.options)?;
             let disk = open_disk(&config, &pools.raft.maintenance, &runtime).await?;
-            log_writer::start(&disk.log, &config.options.threads, &replication)?;
+            let failure = watch::Sender::new(None);
+            log_writer::start(&disk.log, &config.options.threads, &replication, failure.clone())?;
             let server = registration::identify(&disk.registry, &chubby).await?;
             registration::refuse_if_excluded(server, &chubby).await?;
             let directory_cache = load_directory_cache(&config, &disk.registry, &pools.raft.maintenance).await?;
@@ -171,6 +172,7 @@ impl TabletServer {
                 needs_vote_holdoff: config.options.restart == RestartScope::Server,
                 host: Arc::clone(&metadata_writer) as Arc<dyn TabletHost>,
                 capacity,
+                failure,
             })
             .await?;
             let responses = ResponseBudget::new(config.options.response_bytes, runtime.clock.clone());
@@ -343,7 +345,7 @@ impl TabletServer {
     }
 
     /// Returns when the process must end, with the reason: the core of a replica ended by an unexpected failure, so an invariant
-    /// or the disk is broken. Cancel-safe.
+    /// or the disk is broken, or the commit log of a simulation could not be written. Cancel-safe.
     pub async fn failed(&self) -> Error {
         self.manager.failed().await
     }

@@ -88,6 +88,8 @@ pub struct TabletManagerParts {
     pub host: Arc<dyn TabletHost>,
     /// What the server can still take.
     pub capacity: Arc<Capacity>,
+    /// Why the process must end.
+    pub failure: watch::Sender<Option<Error>>,
 }
 
 /// The replicas of a server.
@@ -101,8 +103,6 @@ pub struct TabletManager {
     starting: Mutex<BTreeSet<GroupReplica>>,
     /// Replicas that wait until they are opened again: no message starts them. Locked for a lookup.
     waiting: Mutex<BTreeSet<GroupReplica>>,
-    /// Why the process must end.
-    failure: watch::Sender<Option<Error>>,
     /// Whether the server is draining.
     draining: AtomicBool,
     clocks: Arc<ClockComparison>,
@@ -137,7 +137,6 @@ impl TabletManager {
             replicas: RwLock::default(),
             starting: Mutex::default(),
             waiting: Mutex::default(),
-            failure: watch::Sender::new(None),
             draining: AtomicBool::new(false),
             clocks: Arc::default(),
             disk_speeds: DiskSpeeds::default(),

@@ -34,16 +34,15 @@ enum Attempt {
 }
 
 impl TabletManager {
-    /// Returns why the process must end: the core of a replica ended by an unexpected failure. Cancel-safe.
+    /// Returns why the process must end: the core of a replica ended by an unexpected failure, or the commit log of a simulation could not be
+    /// written. Cancel-safe.
     pub async fn failed(&self) -> Error {
-        let mut failure = self.failure.subscribe();
-        loop {
-            if let Some(error) = failure.borrow_and_update().clone() {
-                return error;
-            }
-            if failure.changed().await.is_err() {
-                return std::future::pending().await;
-            }
+        let mut failure = self.parts.failure.subscribe();
+        let failed = failure.wait_for(Option::is_some).await.ok().and_then(|error| error.clone());
+        match failed {
+            Some(error) => error,
+            // Without the sender nothing can fail any more.
+            None => std::future::pending().await,
         }
     }
 
@@ -140,7 +139,7 @@ impl TabletManager {
 
     fn end_process(&self, id: GroupReplica, failure: &Error) {
         let doing = format!("replica {} of group {} failed", id.replica, id.group);
-        self.failure.send_replace(Some(failure.clone().context(&doing)));
+        self.parts.failure.send_replace(Some(failure.clone().context(&doing)));
     }
 
     /// Starts a replica that does not run, if it may; a damaged one is quarantined.
