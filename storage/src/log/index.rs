@@ -54,6 +54,8 @@ struct LiveGroup {
     pending: VecDeque<PendingEntry>,
     /// Bytes of the durable records.
     durable_bytes: u64,
+    /// Serial number of the last accepted record of any kind; 0 before the first.
+    last_serial: u64,
     /// In recovery: entries up to this index were in released segments. A later record must purge them.
     missing_upto: Option<LogIndex>,
 }
@@ -294,6 +296,7 @@ impl Index {
             return;
         }
         let Some(Group::Live(live)) = self.groups.get_mut(&record.group()) else { return };
+        live.last_serial = serial;
         match record {
             Record::Entry { id, payload, .. } => live.push(*id, payload.clone(), serial),
             Record::Vote { vote, .. } => live.vote = Some(vote.clone()),
@@ -349,6 +352,11 @@ impl Index {
     /// The id up to which all entries are durable.
     pub(crate) fn synced(&self, group: GroupReplica) -> Option<LogId> {
         self.live(group).ok()?.synced()
+    }
+
+    /// Serial number of the group's last accepted record.
+    pub(crate) fn last_serial(&self, group: GroupReplica) -> Option<u64> {
+        Some(self.live(group).ok()?.last_serial)
     }
 
     /// The last purged id.

@@ -192,6 +192,21 @@ impl CommitLog {
         }
     }
 
+    /// Calls `done` when all records of the group that were submitted before are durable, at once if they are. For a replica that starts
+    /// again in a running server: it reads what its former run has submitted, and must not answer for it before.
+    ///
+    /// `done` gets an error when the log is closed.
+    pub fn when_durable(&self, group: GroupReplica, done: Completion) {
+        let state = self.inner.lock_state();
+        let known = state.check_open().map(|()| state.is_durable(group));
+        drop(state);
+        match known {
+            // Submissions become durable in order.
+            Ok(false) => self.submit(Vec::new(), done),
+            known => done(known.map(|_durable| ())),
+        }
+    }
+
     /// As [`Self::submit`], and returns when the records are durable. Blocking; must not be called from a completion. If the
     /// log has no writer thread, this call writes it.
     ///

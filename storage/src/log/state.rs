@@ -28,6 +28,8 @@ pub(super) struct LogState {
     pub(super) queue: VecDeque<Submission>,
     pub(super) queued_bytes: usize,
     pub(super) next_serial: u64,
+    /// Records with lower serial numbers are durable.
+    pub(super) durable_serial: u64,
     pub(super) phase: LogPhase,
     pub(super) stats: LogStats,
     pub(super) disk_bytes: u64,
@@ -65,6 +67,7 @@ impl LogState {
             queue: VecDeque::new(),
             queued_bytes: 0,
             next_serial: FIRST_LIVE_SERIAL,
+            durable_serial: FIRST_LIVE_SERIAL,
             phase: LogPhase::Open,
             stats: LogStats::default(),
             disk_bytes: writer.files.bytes(),
@@ -100,6 +103,11 @@ impl LogState {
         Ok((first_serial, bytes))
     }
 
+    /// Whether all accepted records of the group are durable.
+    pub(super) fn is_durable(&self, group: GroupReplica) -> bool {
+        self.index.last_serial(group).is_none_or(|last| last < self.durable_serial)
+    }
+
     /// Takes submissions off the queue until the batch holds `bytes_max`; at least one if there is one.
     pub(super) fn take_batch(&mut self, bytes_max: usize) -> Result<Vec<Submission>, LogError> {
         self.check_open()?;
@@ -123,6 +131,9 @@ impl LogState {
         for ((record, serial), location) in records.clone().zip(serials).zip(written.locations(records)) {
             self.index.mark_durable(record.group(), serial, location);
             count += 1;
+        }
+        if let Some(last) = taken.last() {
+            self.durable_serial = last.first_serial + last.records.len() as u64;
         }
         self.count(&written, count);
         if written.starts_segment {

@@ -129,6 +129,35 @@ fn entries_are_readable_on_return_and_durable_when_done() {
 }
 
 #[test]
+fn a_group_is_durable_when_its_last_record_is() {
+    let (fixture, other) = (Fixture::new(1 << 20), group(2, 1));
+    let when_durable = |fixture: &Fixture, group| {
+        let outcome = SubmissionResult::default();
+        fixture.log.when_durable(group, outcome.done());
+        outcome
+    };
+    fixture.log.add_group(A).unwrap();
+    fixture.log.add_group(other).unwrap();
+    when_durable(&fixture, A).result().expect("it has submitted nothing").unwrap();
+    fixture.write(vec![entry(A, 1)]);
+    fixture.submit(vec![vote(A, b"me")]);
+    let waiting = when_durable(&fixture, A);
+    assert!(waiting.result().is_none());
+    when_durable(&fixture, other).result().expect("the records of another group do not matter").unwrap();
+    while fixture.log.step().unwrap() == LogStep::Wrote {}
+    waiting.result().unwrap().unwrap();
+    let fixture = fixture.again();
+    when_durable(&fixture, A).result().expect("the log was opened with it").unwrap();
+    fixture.submit(vec![entry(A, 2)]);
+    fixture.disk.fill();
+    fixture.log.step().unwrap_err();
+    for group in [A, other] {
+        let outcome = when_durable(&fixture, group).result().unwrap();
+        assert!(matches!(outcome, Err(LogError::Disk { .. })), "{outcome:?}");
+    }
+}
+
+#[test]
 fn what_was_not_synced_is_cut_and_the_vote_stays() {
     let fixture = Fixture::new(1 << 20);
     fixture.log.add_group(A).unwrap();

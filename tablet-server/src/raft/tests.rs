@@ -5,6 +5,7 @@ mod cluster;
 mod ended;
 mod forced;
 mod hanging_disk;
+mod restarted;
 mod slow_reads;
 mod snapshots;
 

@@ -45,7 +45,7 @@ use super::runtime::executor::ExecutorShard;
 use super::state_machine::StateMachine;
 use super::status::{GroupStatus, Leadership, is_running, leadership, status};
 use super::storage::adapter::{Raft, StateMachineAdapter};
-use super::storage::log_store::LogStore;
+use super::storage::log_store::{LogStore, wait_until_durable};
 use super::storage::snapshot::Checkpoints;
 use super::storage::sync_tracker::SyncTracker;
 use super::transport::follower_recovery::FollowerRecovery;
@@ -96,6 +96,7 @@ impl Group {
         let vote_holdoff = VoteHoldoff::new(clock.monotonic(), config.vote_holdoff);
         let tasks = runtime.tasks.child("raft-group");
         log.add_group(config.group).map_err(|error| StartError::Faulty(error.into()))?;
+        wait_until_durable(&log, config.group).await.map_err(StartError::Faulty)?;
         let (quorum, recovery) = (QuorumTracker::default(), FollowerRecovery::default());
         let counters = Arc::clone(links.counters());
         let entry_clock = EntryClock::new(clock.clone());

@@ -22,7 +22,7 @@ use ebla_model::id::{LogId, LogIndex, Term};
 use ebla_proto::convert;
 use ebla_proto::record;
 use ebla_runtime::{Blocking, Failpoint};
-use ebla_storage::log::{CommitLog, GroupReplica, Record};
+use ebla_storage::log::{CommitLog, GroupReplica, LogError, Record};
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use openraft::OptionalSend;
 use openraft::entry::EntryPayload;
@@ -60,6 +60,18 @@ pub(crate) struct LogStore {
     pool: Blocking,
 }
 
+/// Waits until everything that the group has submitted is durable. For the start of a replica whose former run has just ended: openraft counts
+/// the log and the vote that it finds as durable, and would acknowledge them.
+pub(in crate::raft) async fn wait_until_durable(log: &CommitLog, group: GroupReplica) -> Result<(), Fault> {
+    let (sender, durable) = oneshot::channel();
+    let done = move |outcome| {
+        // The receiver is dropped when the start is cancelled.
+        let _receiver_dropped = sender.send(outcome);
+    };
+    log.when_durable(group, Box::new(done));
+    durable.await.unwrap_or(Err(LogError::Stopped)).map_err(Fault::from)
+}
+
 impl LogStore {
     pub(in crate::raft) fn new(
         log: CommitLog,
@@ -82,7 +94,7 @@ impl LogStore {
         let (sync_tracker, entry_clock) = (Arc::clone(&self.sync_tracker), self.entry_clock.clone());
         let ticket = sync_tracker.submitted(first);
         let done = move |outcome: Result<(), _>| {
-            let outcome = outcome.map_err(|error: ebla_storage::log::LogError| Fault::from(error));
+            let outcome = outcome.map_err(|error: LogError| Fault::from(error));
             // First: the tracker wakes the application of the entries, whose report needs this time.
             if let (Some(last), Ok(())) = (last_entry, &outcome) {
                 entry_clock.sync(last);

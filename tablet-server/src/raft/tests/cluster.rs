@@ -280,9 +280,7 @@ impl Cluster {
         let runtime = Runtime::system("test");
         let durable = &self.durable[&server];
         let log = open_log(durable);
-        let maintenance = Blocking::pool("maintenance", 2, 64).unwrap();
-        let pools = BlockingPools { apply: Blocking::pool("apply", 2, 64).unwrap(), maintenance: maintenance.clone() };
-        let scratch = durable.folder.path().join("scratch");
+        let config = self.config(server, vote_holdoff, first);
         let probe = Arc::clone(&durable.resources) as Arc<dyn ResourceProbe>;
         let capacity = Capacity::new(probe, LocalServers::default());
         capacity.sample_disk(server);
@@ -293,8 +291,8 @@ impl Cluster {
                 Transport::Direct => self.local_peers.clone(),
                 Transport::Grpc => LocalPeers::default(),
             },
-            scratch: scratch.clone(),
-            maintenance,
+            scratch: config.scratch.clone(),
+            maintenance: config.pools.maintenance.clone(),
             response_timeout: self.timings.election_max,
             capacity: Arc::clone(&capacity),
         };
@@ -303,18 +301,39 @@ impl Cluster {
         let weak: Weak<OneGroup> = Arc::downgrade(&directory);
         network.set_directory(weak);
         self.listen(server, &network, &runtime).await;
-        let id = GroupReplica { group: TABLET, replica: ReplicaId::new(server.get()) };
-        let config = GroupConfig {
-            vote_holdoff,
-            campaign_at_start: first == FirstElection::Immediate,
-            timings: self.timings,
-            ..GroupConfig::new(id, server, scratch, pools)
-        };
         let machine = Arc::clone(&durable.machine);
         let state: Arc<dyn StateMachine> = Arc::<List>::clone(&machine);
         let group = network.start_group(config, log.clone(), state, &runtime).await.unwrap();
         *directory.0.lock() = Some(Arc::clone(&group));
         self.nodes.insert(server, Node { group, machine, log, capacity, network, directory, runtime });
+    }
+
+    fn config(&self, server: ServerId, vote_holdoff: Option<Duration>, first: FirstElection) -> GroupConfig {
+        let pool = |name| Blocking::pool(name, 2, 64).unwrap();
+        let pools = BlockingPools { apply: pool("apply"), maintenance: pool("maintenance") };
+        let scratch = self.durable[&server].folder.path().join("scratch");
+        GroupConfig {
+            vote_holdoff,
+            campaign_at_start: first == FirstElection::Immediate,
+            timings: self.timings,
+            ..GroupConfig::new(group_replica(server), server, scratch, pools)
+        }
+    }
+
+    /// Stops the replica of a server; the server and its log go on.
+    pub(super) async fn stop_replica(&self, server: ServerId) {
+        let node = &self.nodes[&server];
+        *node.directory.0.lock() = None;
+        node.group.stop().await;
+    }
+
+    /// Starts a replica again that was stopped.
+    pub(super) async fn start_replica(&mut self, server: ServerId) {
+        let config = self.config(server, None, FirstElection::ByTimeout);
+        let node = self.nodes.get_mut(&server).unwrap();
+        let state: Arc<dyn StateMachine> = Arc::<List>::clone(&node.machine);
+        node.group = node.network.start_group(config, node.log.clone(), state, &node.runtime).await.unwrap();
+        *node.directory.0.lock() = Some(Arc::clone(&node.group));
     }
 
     async fn listen(&self, server: ServerId, network: &Arc<Network>, runtime: &Runtime) {
@@ -340,7 +359,7 @@ impl Cluster {
     pub(super) fn force_membership(&self, server: ServerId) {
         let durable = &self.durable[&server];
         let log = open_log(durable);
-        let id = GroupReplica { group: TABLET, replica: replica_on(server).replica };
+        let id = group_replica(server);
         let applied = durable.machine.applied().last.unwrap_or_default();
         tokio::task::block_in_place(|| {
             force_membership(&log, id, replica_on(server), applied).unwrap();
@@ -448,6 +467,10 @@ fn open_log(durable: &Durable) -> CommitLog {
     assert!(recovered.quarantined.is_empty() && !recovered.all_quarantined, "the log is whole");
     log.start_writer().unwrap();
     log
+}
+
+pub(super) fn group_replica(server: ServerId) -> GroupReplica {
+    GroupReplica { group: TABLET, replica: replica_on(server).replica }
 }
 
 pub(super) fn replica_on(server: ServerId) -> Replica {
