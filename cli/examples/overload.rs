@@ -7,8 +7,8 @@
 //! The cluster has one processor and the load another one. For conditional writes, reads with a filter, and writes: first a
 //! closed loop finds the capacity. Then calls arrive at three times that rate on `CONNECTIONS` connections (default 8), whether earlier ones have been
 //! answered or not, for `SECONDS` (default 60). Goodput is what was answered within a second of its planned start. After that time a call
-//! is abandoned, wherever it is. Calls that are refused are not repeated. Elections won meanwhile are counted. Then the closed loop runs again,
-//! second by second.
+//! is abandoned, wherever it is. Calls that are refused are not repeated. Elections won meanwhile are counted. The shares of their processors that the
+//! cluster and the load use say which of both is the limit. Then the closed loop runs again, second by second.
 //!
 //! The server tells how many calls it accepts on a connection; further ones wait in the client, in their order. There are two sorts of client,
 //! measured one after the other:
@@ -35,7 +35,7 @@ use ebla_runtime::Runtime;
 use ebla_runtime::net::Origin;
 use ebla_runtime::peer::PREAMBLE;
 use ebla_workload::bench::closed_loop::{self, LoopResult};
-use ebla_workload::bench::processes::Processes;
+use ebla_workload::bench::processes::{Processes, thread_time};
 use ebla_workload::bench::target::{Client, Target};
 use ebla_workload::bench::{Values, Workload};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -103,18 +103,21 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         let (up, addresses) = Up::start(&["taskset", "-c", CLUSTER_PROCESSOR, &arguments.ebla]).await?;
         let load = Load::new(&runtime, &addresses, workload, connections, origin).await?;
         let name = workload.name();
+        let used = Used::now(&runtime, &up);
         let capacity = load.closed(CAPACITY).await?.per_second();
         println!(
-            "{name}: capacity {capacity:.0}/s with {CLIENTS} clients; {connections} connections of {} calls",
+            "{name}: capacity {capacity:.0}/s with {CLIENTS} clients; {}; {connections} connections of {} calls",
+            used.shares(&Used::now(&runtime, &up)),
             load.streams_max
         );
         for patience in [Patience::Patient, Patience::Impatient] {
-            let elections = up.counter(ELECTIONS).await?;
+            let (elections, used) = (up.counter(ELECTIONS).await?, Used::now(&runtime, &up));
             let outcome = load.open(capacity * TIMES, length, patience).await;
+            let shares = used.shares(&Used::now(&runtime, &up));
             let goodput = outcome.answered as f64 / length.as_secs_f64();
             println!(
                 "{name}, {patience:?}: offered {:.0}/s for {} s: goodput {goodput:.0}/s, {:.0} % of the capacity; \
-                 refused {}, abandoned {}, not sent {}; elections {}",
+                 refused {}, abandoned {}, not sent {}; {shares}; elections {}",
                 capacity * TIMES,
                 length.as_secs(),
                 goodput / capacity * 100.0,
@@ -130,6 +133,29 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         }
     }
     Ok(())
+}
+
+/// The processor time that the cluster and the load have used.
+struct Used {
+    at: Duration,
+    cluster: Duration,
+    load: Duration,
+}
+
+impl Used {
+    fn now(runtime: &Runtime, up: &Up) -> Self {
+        let of = |pid| thread_time(pid).unwrap_or_default();
+        Self { at: runtime.clock.monotonic(), cluster: of(up.pid()), load: of(std::process::id()) }
+    }
+
+    /// The share of its processor that each has used until `later`.
+    fn shares(&self, later: &Self) -> String {
+        let percent = |before: Duration, after: Duration| {
+            after.saturating_sub(before).as_secs_f64() / later.at.saturating_sub(self.at).as_secs_f64() * 100.0
+        };
+        let (cluster, load) = (percent(self.cluster, later.cluster), percent(self.load, later.load));
+        format!("processors: cluster {cluster:.0} %, load {load:.0} %")
+    }
 }
 
 /// What a client does with calls that it cannot send.
