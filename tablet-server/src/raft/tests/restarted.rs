@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use super::cluster::{Cluster, QUICK, Transport, group_replica, until};
+use super::VERY_SLOW;
+use super::cluster::{Cluster, Transport, group_replica, until};
 
 /// Longer than the start of a replica takes whose log is durable.
 const START_MAX: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_starts_again_only_when_all_that_it_has_submitted_is_durable() {
-    let mut cluster = Cluster::start(3, Transport::Direct, QUICK).await;
+    // The core of a follower waits for its disk at an election, and cannot be stopped meanwhile.
+    let mut cluster = Cluster::start(3, Transport::Direct, VERY_SLOW).await;
     cluster.write("first").await;
     cluster.settled().await;
     let leader = cluster.leader().await;
