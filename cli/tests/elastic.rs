@@ -1,5 +1,5 @@
-//! Servers join, are drained and removed, and are killed with the master, while tablets split, merge and move and groups divide, all under a
-//! verifying load: nothing acknowledged is lost, nothing is applied twice, every drain ends, and at the end `ebla check` finds nothing.
+//! Servers join, are drained and removed, and are killed like the master and members of etcd, while tablets split, merge and move and groups
+//! divide, all under a verifying load: nothing acknowledged is lost, nothing is applied twice, every drain ends, and at the end `ebla check` finds nothing.
 //!
 //! `EBLA_ELASTIC_CHANGES` sets the number of servers that join, and that are drained (2 of each when unset). What is drawn comes from a
 //! seed, which is printed; `EBLA_CHAOS_SEED` repeats it. The cluster has TLS and access control unless `EBLA_SECURITY=off`, and the load is a
@@ -166,14 +166,12 @@ impl Servers {
         Admin::connect(&self.addresses[0], &self.runtime)
     }
 
-    /// Kills a random server, or the active master, and starts it again.
+    /// Kills a tablet server, the active master or a member of etcd, and starts it again.
     async fn kill_one(&mut self, running: &Running) {
-        let servers: Vec<Node> =
-            self.cluster.nodes().into_iter().filter(|node| matches!(node, Node::TabletServer(_))).collect();
-        let drawn = usize::try_from(self.runtime.rng.below(servers.len() as u64 + 1)).unwrap();
-        let node = match servers.get(drawn) {
-            Some(server) => *server,
-            None => self.cluster.find(Role::ActiveMaster).await.unwrap_or(Node::Master(0)),
+        let node = match self.runtime.rng.below(4) {
+            0 => self.cluster.find(Role::ActiveMaster).await.unwrap_or(Node::Master(0)),
+            1 => self.one_of(|node| matches!(node, Node::Etcd(_))),
+            _ => self.one_of(|node| matches!(node, Node::TabletServer(_))),
         };
         println!("kill {node}");
         self.kills += 1;
@@ -181,6 +179,11 @@ impl Servers {
         tokio::time::sleep(self.runtime.rng.jitter(Duration::from_secs(1))).await;
         self.cluster.restart(node).await.unwrap();
         wait_for_writes(running).await;
+    }
+
+    fn one_of(&self, of_kind: fn(&Node) -> bool) -> Node {
+        let nodes: Vec<Node> = self.cluster.nodes().into_iter().filter(of_kind).collect();
+        nodes[usize::try_from(self.runtime.rng.below(nodes.len() as u64)).unwrap()]
     }
 
     /// Drains a server, and kills others meanwhile; then it is stopped and removed.

@@ -34,15 +34,15 @@ pub trait NodeNetwork: Send {
 /// The last number of a node's address in its block.
 ///
 /// # Errors
-/// `InvalidInput` beyond 20 nodes of a role.
+/// `InvalidInput` beyond 150 tablet servers, which are numbered on when servers join, or 20 nodes of another role.
 pub fn last_number(node: Node) -> io::Result<u8> {
-    let (base, index) = match node {
-        Node::Etcd(index) => (10, index),
-        Node::Master(index) => (30, index),
-        Node::TabletServer(index) => (50, index),
-        Node::Mounttable(index) => (70, index),
+    let (base, count, index) = match node {
+        Node::Etcd(index) => (10, 20, index),
+        Node::Master(index) => (30, 20, index),
+        Node::Mounttable(index) => (50, 20, index),
+        Node::TabletServer(index) => (70, 150, index),
     };
-    let index = u8::try_from(index).ok().filter(|index| *index < 20);
+    let index = u8::try_from(index).ok().filter(|index| *index < count);
     index
         .map(|index| base + index)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("{node}: too many")))
@@ -114,8 +114,9 @@ mod tests {
             Node::Etcd(19),
             Node::Master(0),
             Node::Master(1),
-            Node::TabletServer(4),
-            Node::Mounttable(0),
+            Node::Mounttable(19),
+            Node::TabletServer(0),
+            Node::TabletServer(149),
         ];
         let hosts = |network: &Loopback| nodes.map(|node| network.host(node));
         let mut all: Vec<_> = hosts(&one).into_iter().chain(hosts(&other)).collect();
@@ -123,5 +124,6 @@ mod tests {
         all.dedup();
         assert_eq!(all.len(), 2 * nodes.len());
         assert!(last_number(Node::Etcd(20)).is_err());
+        assert!(last_number(Node::TabletServer(150)).is_err());
     }
 }

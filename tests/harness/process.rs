@@ -27,7 +27,7 @@ use tempfile::TempDir;
 use crate::child::{Child, POLL};
 use crate::cluster::{Cluster, Direction, Node, Role};
 use crate::etcd::{Build, EtcdCluster};
-use crate::network::NodeNetwork;
+use crate::network::{NodeNetwork, last_number};
 use crate::secured::{set_policies, wait_mounttable_permitted};
 
 /// Timeout until the cluster is healthy, several leases (10 s).
@@ -338,10 +338,12 @@ impl<S: NodeNetwork> ProcessCluster<S> {
     /// When it cannot be started, exits, or is not ready in two minutes.
     pub async fn join(&mut self) -> io::Result<usize> {
         let number = self.servers.len();
-        let child = self.start_child(Node::TabletServer(number))?;
+        let node = Node::TabletServer(number);
+        last_number(node)?;
+        let child = self.start_child(node)?;
         self.servers.push(child);
         self.plan.tablet_servers = self.servers.len();
-        self.wait_ready(&[Node::TabletServer(number)]).await?;
+        self.wait_ready(&[node]).await?;
         Ok(number)
     }
 
