@@ -1,5 +1,6 @@
 //! Servers join, are drained and removed, and are killed like the master and members of etcd, while tablets split, merge and move and groups
 //! divide, all under a verifying load: nothing acknowledged is lost, nothing is applied twice, every drain ends, and at the end `ebla check` finds nothing.
+//! A table at rest has so many tablets that the second level of METADATA has at least twenty, which split as well.
 //!
 //! `EBLA_ELASTIC_CHANGES` sets the number of servers that join, and that are drained (2 of each when unset). What is drawn comes from a
 //! seed, which is printed; `EBLA_CHAOS_SEED` repeats it. The cluster has TLS and access control unless `EBLA_SECURITY=off`, and the load is a
@@ -15,10 +16,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ebla_client::admin::{CheckDepth, CheckMode, ExecutionMode};
+use ebla_client::metadata::MetadataTablet;
 use ebla_client::{Admin, Client};
 use ebla_model::access::Role as AccessRole;
 use ebla_model::error::Error;
-use ebla_model::id::{GroupId, ServerId};
+use ebla_model::id::{GroupId, ServerId, TabletId};
+use ebla_model::key::RowKey;
 use ebla_model::schema::TableName;
 use ebla_runtime::{Rng, Runtime};
 use ebla_tests::cluster::{Cluster as _, Node, Role};
@@ -37,6 +40,12 @@ const STAY: usize = 2;
 const TABLETS: u32 = 6;
 /// Small enough that the load's tablets also split by themselves.
 const SPLIT_BYTES: u64 = 2 << 20;
+/// A few rows of METADATA.
+const METADATA_SPLIT_BYTES: u64 = 1 << 10;
+/// Tablets of the table at rest, one row of METADATA each.
+const TABLETS_AT_REST: u32 = 240;
+/// Tablets of METADATA's second level, at least.
+const SECOND_LEVEL: usize = 20;
 /// Writes acknowledged between two faults.
 const BETWEEN: u64 = 200;
 /// Timeout of these writes.
@@ -64,7 +73,8 @@ async fn elastic(changes: usize) {
     let seed = seed(&runtime);
     println!("EBLA_CHAOS_SEED={seed}");
     let runtime = Runtime { rng: Rng::seeded(seed), ..runtime };
-    let mut plan = Plan { split_bytes: Some(SPLIT_BYTES), ..Plan::new(support::ebla(), SERVERS) };
+    let server_options = vec!["--metadata-split-bytes".to_owned(), METADATA_SPLIT_BYTES.to_string()];
+    let mut plan = Plan { split_bytes: Some(SPLIT_BYTES), server_options, ..Plan::new(support::ebla(), SERVERS) };
     let network = Loopback::claim().unwrap();
     let callers = Callers::prepare(security(Security::On), &mut plan, changes, &network, &runtime).unwrap();
     println!("EBLA_SECURITY={}", callers.security().name());
@@ -73,6 +83,12 @@ async fn elastic(changes: usize) {
     let name = TableName::from_parts("test", "test", "verified").unwrap();
     create_table(&addresses[0], &name, TABLETS, &callers.operator).await.unwrap();
     callers.grant(&addresses, &name, AccessRole::User, &FAMILIES).await.unwrap();
+    let splits: Vec<_> = (1..TABLETS_AT_REST).map(|number| RowKey::new(format!("{number:04}"))).collect();
+    let at_rest = TableName::from_parts("test", "test", "at-rest").unwrap();
+    let admin = Admin::connect(&addresses[0], &callers.operator);
+    admin.create_table(&at_rest, &[("family".to_owned(), None)], &splits).await.unwrap();
+    let observer = Client::connect_cluster(&addresses[0], callers.observer.clone()).await.unwrap();
+    split_metadata(&observer, &admin).await;
     let load_plan = LoadPlan { writers: 8, readers: 2, slots: TABLETS, ..LoadPlan::default() };
     let mut load = Load::new(load_plan, &runtime);
     let endpoints = endpoints_of(&addresses, &name, |address| callers.user_at(address));
@@ -108,6 +124,34 @@ async fn elastic(changes: usize) {
         );
     }
     wait_until_clean(&servers.admin()).await;
+    let second_level = second_level(&observer).await.len();
+    println!("METADATA has {second_level} tablets below the root");
+    assert!(second_level >= SECOND_LEVEL, "METADATA has only {second_level} tablets below the root");
+}
+
+/// METADATA's tablets below the root.
+async fn second_level(client: &Client) -> Vec<MetadataTablet> {
+    let mut tablets = client.metadata_tablets().await.unwrap();
+    tablets.retain(|one| one.descriptor.tablet != TabletId::ROOT);
+    tablets
+}
+
+/// Splits tablets of METADATA until there are [`SECOND_LEVEL`]. Those that servers have split by themselves count.
+async fn split_metadata(client: &Client, admin: &Admin) {
+    let mut last = String::new();
+    let splits = async {
+        loop {
+            let tablets = second_level(client).await;
+            if tablets.len() >= SECOND_LEVEL {
+                return;
+            }
+            let largest = tablets.iter().max_by_key(|one| one.rows).unwrap().descriptor.tablet;
+            // Its server may be splitting it.
+            last = admin.split_tablet(largest).await.map_or_else(|error| error.to_string(), |_halves| String::new());
+        }
+    };
+    let has_ended = tokio::time::timeout(LIVE, splits).await.is_ok();
+    assert!(has_ended, "METADATA has fewer than {SECOND_LEVEL} tablets after {LIVE:?}: {last}");
 }
 
 async fn wait_for_writes(running: &Running) {
