@@ -7,7 +7,7 @@ use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_runtime::Clock;
 use ebla_tablet_server::tablet::lifecycle::manager::InitialState;
 
-use super::fixture::{Fixture, GROUP, TABLE, TABLET, TIMEOUT, until};
+use super::fixture::{Fixture, GROUP, TABLE, TABLET, TIMEOUT, purge_logs, until};
 use super::rows::{expect_rows, key, scan, write};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -176,6 +176,36 @@ async fn a_group_divides_during_reads_and_writes() {
         assert!(!deadline.has_passed(&Clock::system()), "METADATA lists {listed:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    fixture.stop().await;
+}
+
+/// Its server gets the division as a part of a snapshot, so only messages of the child's other replicas can create it there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_missing_child_of_a_division_is_created_by_replicas_that_have_restarted() {
+    let mut fixture = Fixture::start(1 << 20).await;
+    write(fixture.server(0).cluster(), 0, 40, 200).await;
+    let group = fixture.led_group(GROUP).await;
+    group.tablet(TABLET).unwrap().split(Some(key(20)), TIMEOUT).await.unwrap();
+    let leader = fixture.leader(TABLET).await;
+    let (absent, present) = ((leader + 1) % 3, [leader, (leader + 2) % 3]);
+    fixture.servers[absent].take().unwrap().stop().await;
+
+    let division = group.divide(group.descriptor().membership_log_id, TIMEOUT).await.unwrap();
+    let child = division.right.group;
+    drop(group);
+    for at in present {
+        let manager = fixture.server(at).tablet_manager();
+        until("the child", || manager.group(child).is_some()).await;
+    }
+    purge_logs(&fixture).await;
+    for at in present {
+        fixture.servers[at].take().unwrap().stop().await;
+        fixture.servers[at] = Some(fixture.open(at, 1 << 20).await);
+    }
+    fixture.servers[absent] = Some(fixture.open(absent, 1 << 20).await);
+    let manager = fixture.server(absent).tablet_manager();
+    until("the missing child", || manager.group(child).is_some_and(|child| child.tablet_ids() == division.moved)).await;
+    expect_rows(&scan(fixture.server(absent).cluster()).await, 40, 200);
     fixture.stop().await;
 }
 

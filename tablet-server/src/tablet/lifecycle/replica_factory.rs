@@ -97,6 +97,14 @@ pub(super) const fn division(origin: GroupOrigin) -> ReplicaOrigin {
     ReplicaOrigin::Division { parent: origin.parent, index: origin.divide_index }
 }
 
+/// The origin that the messages of a replica carry, from its record.
+pub(super) fn origin_of(record: &ReplicaRecord) -> GroupOrigin {
+    match record.origin {
+        ReplicaOrigin::Division { parent, index } => GroupOrigin { parent, divide_index: index },
+        ReplicaOrigin::Empty | ReplicaOrigin::Seed => GroupOrigin::default(),
+    }
+}
+
 /// Registers a new group in the log, durably, before the registry calls its replica live: a live replica that the log
 /// does not know counts as having lost its promises. Blocking.
 pub(super) fn register_group(log: &CommitLog, id: GroupReplica) -> Result<(), Error> {

@@ -21,7 +21,7 @@ use crate::raft::{FaultPart, GroupConfig, GroupDirectory, GroupLookup, GroupOrig
 use crate::tablet::core::state::GroupState;
 use crate::tablet::core::state_machine::{self, GroupStateMachine, ReplicaFactory};
 use crate::tablet::lifecycle::recovery::{ReplicaFailure, membership_with};
-use crate::tablet::lifecycle::replica_factory::{LocalReplicaFactory, division, register_group};
+use crate::tablet::lifecycle::replica_factory::{LocalReplicaFactory, division, origin_of, register_group};
 use crate::tablet::lifecycle::split::TabletHost;
 use crate::tablet::{TabletGroup, TabletGroupParts};
 
@@ -146,6 +146,8 @@ impl TabletManager {
         let parts = &self.parts;
         let mut config = GroupConfig::new(id, parts.server, parts.scratch.clone(), parts.pools.clone());
         config.timings = parts.timings;
+        // Also after a restart: until the child of a division has a quorum, only messages with its origin create its other replicas.
+        config.origin = parts.registry.replica(id).as_ref().map(origin_of).unwrap_or_default();
         match mode {
             // The replica may have promised a living leader not to vote.
             StartMode::Reopened => config.vote_holdoff = Some(parts.timings.election_max),
