@@ -1,6 +1,6 @@
 //! Servers join, are drained and removed, and are killed like the master and members of etcd, while tablets split, merge and move and groups
 //! divide, all under a verifying load: nothing acknowledged is lost, nothing is applied twice, every drain ends, and at the end `ebla check` finds nothing.
-//! A table at rest has so many tablets that the second level of METADATA has at least twenty, which split as well.
+//! METADATA has at least twenty tablets below the root meanwhile, and these split too: a second table, which is not used, has 240 tablets.
 //!
 //! `EBLA_ELASTIC_CHANGES` sets the number of servers that join, and that are drained (2 of each when unset). What is drawn comes from a
 //! seed, which is printed; `EBLA_CHAOS_SEED` repeats it. The cluster has TLS and access control unless `EBLA_SECURITY=off`, and the load is a

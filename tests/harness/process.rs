@@ -196,6 +196,8 @@ impl<S: NodeNetwork> ProcessCluster<S> {
     }
 
     fn start_child(&self, node: Node) -> io::Result<Child> {
+        // The network has an address for it.
+        last_number(node)?;
         Child::start(&node.to_string(), self.command_line(node, &self.release()), &self.log(node))
     }
 
@@ -339,7 +341,6 @@ impl<S: NodeNetwork> ProcessCluster<S> {
     pub async fn join(&mut self) -> io::Result<usize> {
         let number = self.servers.len();
         let node = Node::TabletServer(number);
-        last_number(node)?;
         let child = self.start_child(node)?;
         self.servers.push(child);
         self.plan.tablet_servers = self.servers.len();
