@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   observer   each host's runtime reports its steps; at the chosen one the host waits there
-//!   crash      the host, the master or another tablet server crashes, and starts again a moment later
+//!   crash      the host, the master, another tablet server or all tablet servers crash, and start again a moment later
 //!   operator   drains servers in turn, so that replicas move; the other operations are requested by the overseer
 //!   proof      besides the checks of all runs: no move is left half way, no folder without a replica, `ebla check` finds nothing
 //! ```
@@ -45,10 +45,12 @@ pub(crate) enum Victim {
     Master,
     /// A tablet server that has not done the step.
     Other,
+    /// All tablet servers, simultaneously.
+    Servers,
 }
 
 impl Victim {
-    const ALL: [Self; 3] = [Self::Actor, Self::Master, Self::Other];
+    const ALL: [Self; 4] = [Self::Actor, Self::Master, Self::Other, Self::Servers];
 }
 
 /// The crash of a run.
@@ -105,15 +107,16 @@ impl StepWatch {
         cluster.trace.lock().count(time::elapsed(), &actor, "step", &format!("{step:?} {victim:?}"));
         let nodes = cluster.nodes();
         let name = |node: &Node| cluster.host(*node).name.clone();
-        let others: Vec<Node> =
-            nodes.iter().copied().filter(|node| matches!(node, Node::TabletServer(_)) && name(node) != actor).collect();
-        let node = match victim {
-            Victim::Actor => nodes.iter().copied().find(|node| name(node) == actor)?,
-            Victim::Master => Node::Master(0),
-            Victim::Other => others[usize::try_from(rng.below(others.len() as u64)).unwrap()],
+        let servers: Vec<Node> = nodes.iter().copied().filter(|node| matches!(node, Node::TabletServer(_))).collect();
+        let others: Vec<Node> = servers.iter().copied().filter(|node| name(node) != actor).collect();
+        let target = match victim {
+            Victim::Actor => Target::Node(nodes.iter().copied().find(|node| name(node) == actor)?),
+            Victim::Master => Target::Node(Node::Master(0)),
+            Victim::Other => Target::Node(others[usize::try_from(rng.below(others.len() as u64)).unwrap()]),
+            Victim::Servers => Target::Nodes(servers),
         };
         let kind = if rng.below(2) == 0 { FaultKind::Kill } else { FaultKind::PowerFailure };
-        Some(Fault::new(kind, Target::Node(node), DOWN))
+        Some(Fault::new(kind, target, DOWN))
     }
 
     /// What is wrong if the step was not reached.
