@@ -1,15 +1,16 @@
 //! Comparison of the contents of each tablet, and of the state of its group, on all replicas of the group at the end.
 //!
-//! Cells of dropped families are not compared: no read returns them, and each replica removes them at a compaction of its own.
+//! Cells of dropped families and expired cells are not compared: no read returns them, and each replica removes them at a compaction of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use ebla_model::codec::{self, CellKey};
-use ebla_model::id::{FamilyId, GroupId, LogIndex, TabletId};
+use ebla_model::id::{FamilyId, GroupId, LogIndex, TableId, TabletId};
+use ebla_model::time::Micros;
 use ebla_storage::store::{Direction, StoreError};
 use ebla_tablet_server::tablet::Tablet;
-use ebla_tablet_server::tablet::core::state::MetaEdit;
+use ebla_tablet_server::tablet::core::state::{GroupState, MetaEdit};
 
 use crate::cluster::SimCluster;
 
@@ -70,9 +71,12 @@ fn content(tablet: &Tablet) -> Result<Content, StoreError> {
     let mut cells = 0;
     let view = store.view();
     let families: BTreeSet<FamilyId> = metadata.table.schema.families.iter().map(|family| family.id).collect();
+    let floors = age_floors(tablet, metadata.descriptor.table);
     for cell in view.cells(&lower, upper.as_deref(), Direction::Forward)? {
         let cell = cell?;
-        if !families.contains(&CellKey::decode(&cell.0).unwrap().family) {
+        let key = CellKey::decode(&cell.0).unwrap();
+        let is_expired = floors.get(&key.family).is_some_and(|floor| key.timestamp < *floor);
+        if is_expired || !families.contains(&key.family) {
             continue;
         }
         cell.hash(&mut hash);
@@ -87,6 +91,12 @@ fn content(tablet: &Tablet) -> Result<Content, StoreError> {
         hash: hash.finish(),
         state: state_hash(tablet),
     })
+}
+
+/// The age floors of a table at the GC time that the replica has applied, as its next compaction uses them at the latest.
+fn age_floors(tablet: &Tablet, table: TableId) -> BTreeMap<FamilyId, Micros> {
+    let state = tablet.state_machine().with_state(GroupState::canonical);
+    state.tables.get(&table).map(|known| known.floors.clone()).unwrap_or_default()
 }
 
 /// Without what each replica may forget at a time of its own.
