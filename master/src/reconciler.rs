@@ -4,7 +4,7 @@
 //! A round that leaves something undone is followed by another one after a second. If all that is missing is the report of registered
 //! servers, the pause doubles up to 16 s: a round reads the whole cluster, and what such a server needs comes with an event, its first
 //! response or the loss of its registration. The same pauses follow while a server that is no longer registered counts as up because a
-//! leader has just heard from it, and while a drained server has replicas.
+//! leader has just heard from it, while a group has no leader and could elect one, and while a drained server has replicas.
 //!
 //! An action that fails is retried in the next round, with a new snapshot. Rows of METADATA are written in the order
 //! of the plan, and when one fails the later rows of its table wait: the order keeps lookups correct. Rows that a merge has
@@ -37,7 +37,7 @@ use crate::plan::capacity::{RepairWithoutRoom, repairs_wait_event};
 use crate::plan::drain::{RunningDrains, is_incomplete};
 use crate::plan::failure_detector::{FailureDetector, is_only_heard};
 use crate::plan::load_settling::LoadSettling;
-use crate::plan::repair::{PlanContext, ReplicaChange, detection_timeouts, has_unconfirmed_extras};
+use crate::plan::repair::{PlanContext, ReplicaChange, awaits_leader, detection_timeouts, has_unconfirmed_extras};
 use crate::plan::replica_balance::ReplicaBalance;
 use crate::plan::upgrade::Readiness;
 use crate::plan::{Action, plan};
@@ -163,8 +163,8 @@ async fn registrations_change(master: &ActiveMaster, since: Option<Revision>) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RoundOutcome {
     Complete,
-    /// It did, as far as it knows: registered servers did not respond, a leader alone has heard from a server, or a drained server has
-    /// replicas that cannot leave it now.
+    /// It did, as far as it knows: registered servers did not respond, a leader alone has heard from a server, a group elects its leader, or a
+    /// drained server has replicas that cannot leave it now.
     Waiting,
     /// An action failed, or a leader could not say yet whether a replica is superfluous.
     Incomplete,
@@ -358,7 +358,7 @@ impl Reconciler {
             RoundOutcome::Complete if !all_registered_responded(&snapshot) || is_only_heard(&snapshot) => {
                 RoundOutcome::Waiting
             }
-            RoundOutcome::Complete if is_incomplete(&snapshot) => RoundOutcome::Waiting,
+            RoundOutcome::Complete if is_incomplete(&snapshot) || awaits_leader(&snapshot) => RoundOutcome::Waiting,
             outcome => outcome,
         })
     }
