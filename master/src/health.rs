@@ -105,6 +105,13 @@ pub fn groups_with_quorum(cluster: &ClusterSnapshot) -> BTreeSet<GroupId> {
     groups.filter(|(_group, health)| health.has_quorum()).map(|(group, _health)| group).collect()
 }
 
+/// Whether a group has no leader although it can commit. What it needs cannot be planned before it has elected one, which no event reports:
+/// worth another round soon.
+#[must_use]
+pub fn awaits_leader(cluster: &ClusterSnapshot) -> bool {
+    group_health(cluster).values().any(|group| group.has_quorum() && group.leadership == Leadership::None)
+}
+
 /// Whether a replica of a group leads it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Leadership {
@@ -227,5 +234,19 @@ mod tests {
         let health = Health::of(&snapshot(&[1, 2, 3], &[]), 5);
         assert_eq!(shortages(&health), [(3, 5, 1)]);
         assert_eq!((health.voters_min, health.missing_voters), (Some(3), 1));
+    }
+
+    #[test]
+    fn a_group_awaits_its_leader_while_most_of_its_voters_run() {
+        let without_leader = |responding: &[u64]| {
+            let mut cluster = snapshot(responding, &[]);
+            let reports = cluster.servers.values_mut().filter_map(|server| server.report.as_mut());
+            reports.flat_map(|report| &mut report.replicas).for_each(|replica| replica.role = Role::Follower);
+            cluster
+        };
+        assert!(awaits_leader(&without_leader(&[1, 2])));
+        assert!(!awaits_leader(&snapshot(&[1, 2], &[])));
+        assert!(!awaits_leader(&without_leader(&[1])), "it has lost its quorum, and a server that returns is an event");
+        assert!(!awaits_leader(&ClusterSnapshot::default()));
     }
 }

@@ -421,22 +421,6 @@ pub fn has_unconfirmed_extras(cluster: &ClusterSnapshot) -> bool {
     extra_replicas(cluster).iter().any(|extra| !extra.leader.settled)
 }
 
-/// Whether a group has no leader although most of its voters run. What it needs cannot be planned before it has elected one, which no event
-/// reports: worth another round soon.
-#[must_use]
-pub fn awaits_leader(cluster: &ClusterSnapshot) -> bool {
-    let leaders = cluster.leader_reports();
-    let running: BTreeSet<(GroupId, ReplicaId)> =
-        cluster.reports().map(|(_server, report)| (report.group.group, report.replica)).collect();
-    let groups = cluster.known_groups();
-    let mut without_leader = groups.values().filter(|group| !leaders.contains_key(&group.group));
-    without_leader.any(|group| {
-        let voters = voters(group);
-        let up = voters.iter().filter(|voter| running.contains(&(group.group, **voter))).count();
-        2 * up > voters.len()
-    })
-}
-
 /// The voter to remove when the learner becomes one: the one on the same server, or the first of those that leave.
 fn replaced_voter(leaving: &[Replica], learner: Replica) -> Option<ReplicaId> {
     let same_server = leaving.iter().find(|one| one.server == learner.server);
@@ -445,47 +429,4 @@ fn replaced_voter(leaving: &[Replica], learner: Replica) -> Option<ReplicaId> {
 
 fn voters(group: &GroupDescriptor) -> BTreeSet<ReplicaId> {
     group.membership.voters.last().cloned().unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use ebla_model::id::{LogId, Term};
-    use ebla_model::time::Micros;
-
-    use super::*;
-    use crate::cluster::{Role, Server, ServerReport};
-
-    /// A group of three voters, of which the first ones run with these roles.
-    fn snapshot(roles: &[Role]) -> ClusterSnapshot {
-        let group = GroupDescriptor::initial(GroupId::new(7), &[1, 2, 3].map(ServerId::new));
-        let mut cluster = ClusterSnapshot::default();
-        for (voter, role) in group.membership.replicas().zip(roles) {
-            let replica = ReplicaReport {
-                group: group.clone(),
-                replica: voter.replica,
-                role: *role,
-                term: Term::new(1),
-                tablets: Vec::new(),
-                applied: LogId::SEED,
-                last: LogId::SEED,
-                time: Micros::ZERO,
-                settled: *role == Role::Leader,
-                heard: BTreeSet::new(),
-            };
-            let report = ServerReport { replicas: vec![replica], ..ServerReport::default() };
-            cluster.servers.insert(voter.server, Server::registered(Some(report)));
-        }
-        cluster
-    }
-
-    #[test]
-    fn a_group_awaits_its_leader_while_most_of_its_voters_run() {
-        assert!(awaits_leader(&snapshot(&[Role::Follower, Role::Follower])));
-        assert!(!awaits_leader(&snapshot(&[Role::Follower, Role::Leader])));
-        assert!(
-            !awaits_leader(&snapshot(&[Role::Follower])),
-            "it has lost its quorum, and a server that returns is an event"
-        );
-        assert!(!awaits_leader(&ClusterSnapshot::default()));
-    }
 }
