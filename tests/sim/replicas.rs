@@ -6,8 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use ebla_model::codec::{self, CellKey};
-use ebla_model::id::{FamilyId, GroupId, LogIndex, TableId, TabletId};
-use ebla_model::time::Micros;
+use ebla_model::id::{FamilyId, GroupId, LogIndex, TabletId};
 use ebla_storage::store::{Direction, StoreError};
 use ebla_tablet_server::tablet::Tablet;
 use ebla_tablet_server::tablet::core::state::{GroupState, MetaEdit};
@@ -71,11 +70,13 @@ fn content(tablet: &Tablet) -> Result<Content, StoreError> {
     let mut cells = 0;
     let view = store.view();
     let families: BTreeSet<FamilyId> = metadata.table.schema.families.iter().map(|family| family.id).collect();
-    let floors = age_floors(tablet, metadata.descriptor.table);
+    // Its age floors are those that a compaction would use now at the latest.
+    let state = tablet.state_machine().with_state(GroupState::canonical);
+    let floors = state.tables.get(&metadata.descriptor.table).map(|known| &known.floors);
     for cell in view.cells(&lower, upper.as_deref(), Direction::Forward)? {
         let cell = cell?;
         let key = CellKey::decode(&cell.0).unwrap();
-        let is_expired = floors.get(&key.family).is_some_and(|floor| key.timestamp < *floor);
+        let is_expired = floors.and_then(|floors| floors.get(&key.family)).is_some_and(|floor| key.timestamp < *floor);
         if is_expired || !families.contains(&key.family) {
             continue;
         }
@@ -89,19 +90,13 @@ fn content(tablet: &Tablet) -> Result<Content, StoreError> {
         generation: metadata.descriptor.generation.get(),
         cells,
         hash: hash.finish(),
-        state: state_hash(tablet),
+        state: state_hash(&state),
     })
 }
 
-/// The age floors of a table at the GC time that the replica has applied, as its next compaction uses them at the latest.
-fn age_floors(tablet: &Tablet, table: TableId) -> BTreeMap<FamilyId, Micros> {
-    let state = tablet.state_machine().with_state(GroupState::canonical);
-    state.tables.get(&table).map(|known| known.floors.clone()).unwrap_or_default()
-}
-
 /// Without what each replica may forget at a time of its own.
-fn state_hash(tablet: &Tablet) -> u64 {
-    let edits = tablet.state_machine().with_state(|state| state.canonical().save());
+fn state_hash(canonical: &GroupState) -> u64 {
+    let edits = canonical.save();
     let mut hash = DefaultHasher::new();
     for edit in edits {
         if let MetaEdit::Put(key, value) = edit {
