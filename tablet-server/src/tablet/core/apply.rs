@@ -240,9 +240,19 @@ impl<'a, C: CellReader> Applier<'a, C> {
         if self.state.dropped.contains(&schema.table) {
             return Reply::Refused(dropped());
         }
+        if self.state.operations.contains_key(&operation) {
+            return Reply::Done;
+        }
+        // An id that Chubby gave twice. The tablet that has it would be lost, and with it its rows.
+        let other_table = |known: &TabletDescriptor| known.table != schema.table;
+        if tablets.iter().any(|new| self.state.tablets.get(&new.tablet).is_some_and(other_table)) {
+            return Reply::Refused(refusal(RefusalKind::NotNow, "a tablet of another table has the id of a new one"));
+        }
         if self.state.record_operation(operation, None) {
             for NewTablet { tablet, range } in tablets {
-                self.state.add_tablet(schema.clone(), tablet, range);
+                if !self.state.tablets.contains_key(&tablet) {
+                    self.state.add_tablet(schema.clone(), tablet, range);
+                }
             }
         }
         Reply::Done
