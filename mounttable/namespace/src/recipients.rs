@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A user who may mount a server chooses the addresses that a table reports, and everybody who receives a token can use
-//! it. Connections have no TLS, so the identity of a reported server cannot be checked. A server is identified by the
+//! it. A certificate, where connections have TLS, shows only that a reported server has its address. A server is identified by the
 //! `host:port` that is connected to.
 
 use std::collections::BTreeSet;

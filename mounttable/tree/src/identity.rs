@@ -180,3 +180,11 @@ impl Caller {
         self.names.first().map_or_else(UserId::unauthenticated, BlessingName::user_id)
     }
 }
+
+/// The names, separated by commas.
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.names.iter().map(BlessingName::to_string).collect();
+        f.write_str(&names.join(", "))
+    }
+}

@@ -51,7 +51,7 @@ impl<S: Store + Environment + Clone + 'static> MountTableAdmin for Service<S> {
     type DumpStream = ReplyStream<wire::DumpReply>;
 
     async fn setup(&self, request: Request<wire::SetupRequest>) -> RpcResult<wire::SetupReply> {
-        self.superuser(request.metadata())?;
+        let caller = self.superuser(request.metadata())?;
         let wire::SetupRequest { permissions_file: file, preview } = request.into_inner();
         if !preview {
             self.check_writable()?;
@@ -66,7 +66,7 @@ impl<S: Store + Environment + Clone + 'static> MountTableAdmin for Service<S> {
             return Ok(Response::new(wire::SetupReply { changed: 0, changes }));
         }
         let changed = self.detached(async move { table.apply(&nodes).await }).await?;
-        info!(changed, "table set up");
+        info!(%caller, changed, "table set up");
         Ok(Response::new(wire::SetupReply { changed: count(changed), changes: Vec::new() }))
     }
 
@@ -100,7 +100,7 @@ impl<S: Store + Environment + Clone + 'static> MountTableAdmin for Service<S> {
     }
 
     async fn restore(&self, request: Request<Streaming<wire::DumpReply>>) -> RpcResult<wire::RestoreReply> {
-        self.superuser(request.metadata())?;
+        let caller = self.superuser(request.metadata())?;
         self.check_writable()?;
         let mut dump = request.into_inner();
         let table = self.table.clone();
@@ -120,12 +120,12 @@ impl<S: Store + Environment + Clone + 'static> MountTableAdmin for Service<S> {
             table.finish_restore(restoration).await
         };
         let Tally { rows, counters } = self.detached(work).await?;
-        info!(rows, counters, "table restored");
+        info!(%caller, rows, counters, "table restored");
         Ok(Response::new(wire::RestoreReply { rows: count(rows), counters: count(counters) }))
     }
 
     async fn destroy(&self, request: Request<wire::DestroyRequest>) -> RpcResult<wire::DestroyReply> {
-        self.superuser(request.metadata())?;
+        let caller = self.superuser(request.metadata())?;
         self.check_writable()?;
         if request.into_inner().table != *self.name {
             let wrong = format!("wrong table name: this table is {:?}", self.name);
@@ -133,7 +133,7 @@ impl<S: Store + Environment + Clone + 'static> MountTableAdmin for Service<S> {
         }
         let table = self.table.clone();
         let Tally { rows, counters } = self.detached(async move { table.destroy().await }).await?;
-        info!(rows, counters, "table destroyed");
+        info!(%caller, rows, counters, "table destroyed");
         Ok(Response::new(wire::DestroyReply { rows: count(rows), counters: count(counters) }))
     }
 
@@ -161,7 +161,7 @@ impl<S: Store + Environment + Clone + 'static> MountTableAdmin for Service<S> {
     }
 
     async fn set_limit(&self, request: Request<wire::SetLimitRequest>) -> RpcResult<wire::SetLimitReply> {
-        self.superuser(request.metadata())?;
+        let caller = self.superuser(request.metadata())?;
         self.check_writable()?;
         let message = request.into_inner();
         if message.user.is_empty() {
@@ -174,7 +174,7 @@ impl<S: Store + Environment + Clone + 'static> MountTableAdmin for Service<S> {
                 to_status(self.table.set_limit(&user, quota, own).await)?;
             }
         }
-        info!(nodes = ?message.nodes, servers = ?message.servers, "limit set");
+        info!(%caller, %user, nodes = ?message.nodes, servers = ?message.servers, "limit set");
         Ok(Response::new(wire::SetLimitReply {}))
     }
 
@@ -207,10 +207,10 @@ impl<S: Store + Environment + Clone + 'static> MountTableAdmin for Service<S> {
     }
 
     async fn set_read_only(&self, request: Request<wire::SetReadOnlyRequest>) -> RpcResult<wire::SetReadOnlyReply> {
-        self.superuser(request.metadata())?;
+        let caller = self.superuser(request.metadata())?;
         let to = if request.into_inner().read_only { WriteMode::ReadOnly } else { WriteMode::ReadWrite };
         let was = self.write_switch.set(to);
-        info!(?was, is = ?to, "write mode changed");
+        info!(%caller, ?was, is = ?to, "write mode changed");
         Ok(Response::new(wire::SetReadOnlyReply { was_read_only: was == WriteMode::ReadOnly }))
     }
 }
