@@ -16,9 +16,9 @@ use ebla_model::metadata::TabletDescriptor;
 use ebla_proto::status::{is_unavailable, to_status};
 use ebla_routing::{ChubbyDirectory, Metadata};
 use ebla_runtime::trace::{self, Origin, Outcome, Recorder, TabletIds};
-use ebla_runtime::{Blocking, Runtime};
+use ebla_runtime::{Blocking, Failpoint, Runtime};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 use tracing::warn;
 
 use crate::election::MasterLock;
@@ -33,6 +33,11 @@ use crate::server_client::ServerClient;
 
 /// Maps of key heat that are read at once, each of which takes some tens of megabytes at most.
 const HEAT_READS_MAX: usize = 2;
+/// For so long a term waits for servers without which a group has no majority, before changes start without them. Servers whose leases are
+/// lost register again within a lease.
+const EVIDENCE_MAX: Duration = Duration::from_secs(30);
+/// For so long a change waits until it is known whether Chubby is behind.
+const COMPARISON_MAX: Duration = Duration::from_secs(10);
 
 /// Access to everything that the active master acts on; clones share it.
 #[derive(Clone, Debug)]
@@ -69,6 +74,10 @@ struct Inner {
     heat_reads: Semaphore,
     /// Makes maps of key heat, which takes some time of a processor.
     heat_threads: Blocking,
+    /// When this term began, as time since boot.
+    began: Duration,
+    /// Whether Chubby was compared with what the servers have, in this term.
+    is_compared: watch::Sender<bool>,
     /// Wakes the reconciler before its next round is due.
     reconcile: Notify,
     /// Ends this term.
@@ -121,6 +130,8 @@ impl ActiveMaster {
             unknown_tables: Mutex::default(),
             problems: Mutex::default(),
             upgrade_readiness: Mutex::default(),
+            began: runtime.clock.monotonic(),
+            is_compared: watch::Sender::new(Failpoint::ChubbyNotCompared.is_enabled()),
             runtime,
             recorder,
             placement: Semaphore::new(1),
@@ -350,11 +361,34 @@ impl ActiveMaster {
         self.0.reconcile.notify_one();
     }
 
-    /// Checks that Chubby has every change that servers have seen: otherwise no change may start.
+    /// Whether this term lasts for so long that servers which have not responded are not waited for: they may be lost.
+    pub(crate) fn has_waited_for_evidence(&self) -> bool {
+        self.is_compared() || self.0.runtime.clock.monotonic().saturating_sub(self.0.began) > EVIDENCE_MAX
+    }
+
+    /// A round of the reconciler has compared Chubby with what the servers have, and has recorded it if Chubby is behind.
+    pub(crate) fn note_comparison(&self) {
+        self.0.is_compared.send_replace(true);
+    }
+
+    /// Whether Chubby was compared with what the servers have, in this term.
+    pub(crate) fn is_compared(&self) -> bool {
+        *self.0.is_compared.borrow()
+    }
+
+    /// Checks that Chubby has every change that servers have seen: otherwise no change may start. Waits until that is known in this term.
     ///
     /// # Errors
-    /// `FailedPrecondition` while Chubby is [behind](crate::plan::behind); errors of Chubby.
+    /// `FailedPrecondition` while Chubby is [behind](crate::plan::behind); `Unavailable` when it is not known in time whether it is; errors of
+    /// Chubby.
     pub(crate) async fn check_not_behind(&self) -> Result<(), Error> {
+        let mut compared = self.0.is_compared.subscribe();
+        let comparison = compared.wait_for(|is_compared| *is_compared);
+        if tokio::time::timeout(COMPARISON_MAX, comparison).await.is_err() {
+            let message = "the master waits for tablet servers, to compare the lock service with what they have; changes start then: ebla \
+                           server list shows which servers are missing";
+            return Err(Error::new(Reason::Unavailable, message));
+        }
         let Some(reasons) = schema_store::read_behind(self.chubby()).await? else { return Ok(()) };
         let message = format!(
             "the lock service lacks changes that the tablet servers have ({}): it was restored from an older backup or has \

@@ -310,6 +310,13 @@ impl ClusterSnapshot {
         newest(self.latest_tablet_reports().map(|tablet| &tablet.descriptor))
     }
 
+    /// Whether all registered servers have responded: one that is down may still be registered until its lease expires.
+    #[must_use]
+    pub fn all_registered_responded(&self) -> bool {
+        let mut registered = self.servers.values().filter(|server| server.registration == Registration::Registered);
+        registered.all(|server| server.report.is_some())
+    }
+
     /// The tablets that METADATA lists, without the rows that a merge has left behind.
     #[must_use]
     pub fn listed_tablets(&self) -> Vec<&TabletDescriptor> {

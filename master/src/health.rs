@@ -105,6 +105,15 @@ pub fn groups_with_quorum(cluster: &ClusterSnapshot) -> BTreeSet<GroupId> {
     groups.filter(|(_group, health)| health.has_quorum()).map(|(group, _health)| group).collect()
 }
 
+/// Whether each known group can commit, apart from new ones, of which not all replicas may exist. Then the servers that have responded know all ids
+/// that are in use, and so whether Chubby is [behind](crate::plan::behind): after a restoration no server is registered at first.
+#[must_use]
+pub fn all_groups_have_quorum(cluster: &ClusterSnapshot) -> bool {
+    let with_quorum = groups_with_quorum(cluster);
+    let is_new = |group: GroupId| cluster.new_groups.contains_key(&group);
+    cluster.known_tablets().values().all(|tablet| with_quorum.contains(&tablet.group) || is_new(tablet.group))
+}
+
 /// Whether a group has no leader although it can commit. What it needs cannot be planned before it has elected one, which no event reports:
 /// worth another round soon.
 #[must_use]
@@ -148,7 +157,7 @@ mod tests {
     use ebla_model::time::Micros;
 
     use super::*;
-    use crate::cluster::{ReplicaReport, Role, Server, ServerReport, TabletReport};
+    use crate::cluster::{GroupPlan, GroupProgress, ReplicaReport, Role, Server, ServerReport, TabletReport};
 
     /// A tablet of METADATA with a replica on each of three servers; `responding` of them respond, the first one
     /// leads.
@@ -234,6 +243,19 @@ mod tests {
         let health = Health::of(&snapshot(&[1, 2, 3], &[]), 5);
         assert_eq!(shortages(&health), [(3, 5, 1)]);
         assert_eq!((health.voters_min, health.missing_voters), (Some(3), 1));
+    }
+
+    #[test]
+    fn servers_that_responded_know_all_ids_when_each_group_has_a_quorum() {
+        assert!(all_groups_have_quorum(&ClusterSnapshot::default()));
+        assert!(all_groups_have_quorum(&snapshot(&[1, 2], &[])));
+        assert!(!all_groups_have_quorum(&snapshot(&[3], &[])));
+        let mut none = snapshot(&[], &[]);
+        assert!(!all_groups_have_quorum(&none), "no server is registered yet");
+        let listed = none.metadata.values().next().unwrap().group_descriptor();
+        let progress = GroupProgress::Creating;
+        none.new_groups.insert(listed.group, GroupPlan { group: listed, progress });
+        assert!(all_groups_have_quorum(&none), "a group that is being created");
     }
 
     #[test]

@@ -27,9 +27,9 @@ use tracing::{debug, error, info, warn};
 use crate::MasterConfig;
 use crate::active::ActiveMaster;
 use crate::alerts::Alerts;
-use crate::cluster::{ClusterSnapshot, Registration};
+use crate::cluster::ClusterSnapshot;
 use crate::events::{ClusterView, tablet_list};
-use crate::health::{Health, awaits_leader};
+use crate::health::{Health, all_groups_have_quorum, awaits_leader};
 use crate::metrics::MasterMetrics;
 use crate::observation::ReadRows;
 use crate::plan::auto_merge::{MergeContext, MergeRules};
@@ -40,7 +40,7 @@ use crate::plan::load_settling::LoadSettling;
 use crate::plan::repair::{PlanContext, ReplicaChange, detection_timeouts, has_unconfirmed_extras};
 use crate::plan::replica_balance::ReplicaBalance;
 use crate::plan::upgrade::Readiness;
-use crate::plan::{Action, plan};
+use crate::plan::{Action, behind, plan};
 use crate::problems::MetadataState;
 use crate::server_client::InitialState;
 use crate::traces::{of_group, traced_action};
@@ -311,7 +311,9 @@ impl Reconciler {
             in_progress,
             merges,
         };
-        let actions = plan(&snapshot, &ctx);
+        // Until it is known whether Chubby is behind, nothing is done but what makes it known.
+        let is_certain = all_groups_have_quorum(&snapshot) || self.master.has_waited_for_evidence();
+        let actions = if is_certain { plan(&snapshot, &ctx) } else { behind::actions(&snapshot).unwrap_or_default() };
         self.reported_quorum_losses.retain(|reported| {
             actions.iter().any(|action| matches!(action, Action::ReportQuorumLoss { group, .. } if group == reported))
         });
@@ -343,22 +345,27 @@ impl Reconciler {
                 }
             }
         }
+        if is_certain {
+            self.master.note_comparison();
+        }
         if let Err(error) = self.advance_version(&snapshot).await {
             warn!(%error, "cluster version not determined; will retry in next reconcile");
             outcome = RoundOutcome::Incomplete;
         }
         // After the execution: who sees them reported knows that this round removes nothing of them.
-        let has_changed = self.report_unknown_tables(&actions);
-        if has_changed || actions.iter().any(|action| matches!(action, Action::ChangeReplicas(_))) {
+        if self.report_unknown_tables(&actions)
+            || actions.iter().any(|action| matches!(action, Action::ChangeReplicas(_)))
+        {
             let view = self.view(&snapshot).await;
             self.log_events(&view);
         }
         Ok(match outcome {
             RoundOutcome::Complete if has_unconfirmed_extras(&snapshot) => RoundOutcome::Incomplete,
-            RoundOutcome::Complete if !all_registered_responded(&snapshot) || is_only_heard(&snapshot) => {
+            RoundOutcome::Complete if !snapshot.all_registered_responded() || is_only_heard(&snapshot) => {
                 RoundOutcome::Waiting
             }
             RoundOutcome::Complete if is_incomplete(&snapshot) || awaits_leader(&snapshot) => RoundOutcome::Waiting,
+            RoundOutcome::Complete if !self.master.is_compared() => RoundOutcome::Waiting,
             outcome => outcome,
         })
     }
@@ -501,12 +508,6 @@ async fn divide_group(master: &ActiveMaster, group: GroupId) -> ActionOutcome {
 enum ActionOutcome {
     Completed,
     NotLogged,
-}
-
-/// Whether all registered servers have responded: one that is down may still be registered until its lease expires.
-fn all_registered_responded(snapshot: &ClusterSnapshot) -> bool {
-    let mut registered = snapshot.servers.values().filter(|server| server.registration == Registration::Registered);
-    registered.all(|server| server.report.is_some())
 }
 
 /// Executes the actions that need no state of the reconciler. Those that finish the work of a call are operations of their own.

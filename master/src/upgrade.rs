@@ -97,7 +97,7 @@ async fn read_identity(chubby: &dyn Chubby) -> Result<Stored<Identity>, Error> {
     identity.ok_or_else(|| Error::damaged("the cluster record is missing"))
 }
 
-/// One round: notes what follows the active version, and makes it active when it was possible for `delay`.
+/// One round: notes what follows the active version, and makes it active when it was possible for `delay`. Not while Chubby is behind.
 ///
 /// # Errors
 /// Errors of Chubby; `Conflict` when the cluster record changed meanwhile: the next round reads it again.
@@ -107,7 +107,7 @@ pub(crate) async fn advance(
     readiness: &mut Readiness,
     delay: Duration,
 ) -> Result<(), Error> {
-    if master.directory().active_version() >= SupportedVersions::OWN.newest {
+    if master.directory().active_version() >= SupportedVersions::OWN.newest || snapshot.behind.is_some() {
         *readiness = Readiness::default();
         return Ok(());
     }

@@ -11,13 +11,15 @@ use ebla_chubby::{Counter, Revision, SharedChubby, Write, paths, raise_counter};
 use ebla_client::Client;
 use ebla_client::admin::ExecutionMode;
 use ebla_master::{Master, MasterConfig};
-use ebla_model::error::Reason;
+use ebla_model::error::{Error, Reason};
 use ebla_model::id::{TableId, TabletId};
 use ebla_model::key::RowKey;
 use ebla_model::schema::{TableName, TableSchema, TableState};
+use ebla_model::tablet_event::TabletEventCause;
 use ebla_proto::convert;
 use ebla_proto::operate::{RecoverReply, StatusReply};
 use ebla_runtime::Runtime;
+use ebla_tablet_server::tablet::Tablet;
 use ebla_tablet_server::{LocalServers, TabletServer};
 
 use super::life::{TIMEOUT, key, keys, name, server_config, set, soon};
@@ -118,6 +120,22 @@ impl Run {
         assert!(refused.message.contains("ebla recover --dry-run"), "{refused}");
         let split = admin.split(&name("old"), Some(&key("c")), &RowKey::EMPTY).await.unwrap_err();
         assert_eq!(split.message, refused.message);
+        let own = self.split_by_a_server().await;
+        assert_eq!(own.reason, Reason::FailedPrecondition);
+        assert!(own.message.contains("ebla recover --dry-run"), "{own}");
+    }
+
+    /// The error of a split that a tablet server makes by itself, as those above a size.
+    async fn split_by_a_server(&self) -> Error {
+        let tablets = || self.servers.iter().flat_map(|server| server.tablet_manager().tablets());
+        let is_led = |tablet: &Tablet| {
+            let descriptor = tablet.descriptor();
+            let has_key = descriptor.is_ok_and(|it| it.table != TableId::METADATA && it.range.contains(b"c"));
+            has_key && tablet.raft().leadership().is_some()
+        };
+        soon("a tablet has a leader", || async { tablets().any(|tablet| is_led(&tablet)) }).await;
+        let tablet = tablets().find(is_led).unwrap();
+        tablet.split_because(TabletEventCause::Size, Some(key("c")), TIMEOUT).await.unwrap_err().error
     }
 }
 

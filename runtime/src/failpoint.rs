@@ -95,6 +95,10 @@ pub enum Failpoint {
     FullDiskIgnored,
     /// The commit log acknowledges a batch that the disk has no space for.
     FullDiskAcknowledged,
+    /// The commit log acknowledges a batch whose write or sync has failed.
+    DiskErrorIgnored,
+    /// A master changes tables before it has compared Chubby with what the tablet servers have.
+    ChubbyNotCompared,
     /// Recovery of the commit log takes damage of the last segment for a torn tail.
     LogDamageCut,
     /// Reports of damaged blocks have no effect.
@@ -120,7 +124,7 @@ static ENABLED: AtomicU8 = AtomicU8::new(NONE);
 
 impl Failpoint {
     /// All failpoints.
-    pub const ALL: [Self; 48] = [
+    pub const ALL: [Self; 50] = [
         Self::VoteAfterRestart,
         Self::AckBeforeSync,
         Self::VoteNotSaved,
@@ -163,6 +167,8 @@ impl Failpoint {
         Self::ExpiryForgetsRefresh,
         Self::FullDiskIgnored,
         Self::FullDiskAcknowledged,
+        Self::DiskErrorIgnored,
+        Self::ChubbyNotCompared,
         Self::LogDamageCut,
         Self::DamageNotExamined,
         Self::RecoveryReportsNow,

@@ -160,8 +160,14 @@ impl MetadataWriter {
     /// An id that no known tablet or group has: ids ascend, so it is above all that were known before it was given.
     ///
     /// # Errors
-    /// `FailedPrecondition` when Chubby gives ids a second time; errors of Chubby.
+    /// `FailedPrecondition` when Chubby gives ids a second time, and while it is recorded that it lacks changes: it may do so
+    /// then. Errors of Chubby.
     async fn allocate(&self, counter: Counter, known: impl Fn(&HighestIds) -> u64) -> Result<u64, Error> {
+        if self.chubby.read(paths::BEHIND).await?.is_some() {
+            let message = "the lock service was restored from an older backup or has lost data; splits and divisions are \
+                           refused until it is recovered: ebla recover --dry-run shows what is missing";
+            return Err(Error::new(Reason::FailedPrecondition, message));
+        }
         let manager = self.manager.get().and_then(Weak::upgrade);
         let known = manager.map(|manager| known(&manager.highest_ids())).unwrap_or_default();
         let id = next_ids(self.chubby.as_ref(), counter, 1).await?.start;

@@ -1,14 +1,16 @@
 //! A Chubby that is behind: it lacks changes that the tablet servers have seen, because it was restored from an older backup or
 //! has lost data.
 //!
-//! Two facts show it, and neither can be seen otherwise: ids ascend and each is given by a counter first, so a counter at or
-//! below an id in use has gone back; and master epochs ascend, so a server that has accepted a later epoch than that of the
-//! master that holds the lock has seen a later Chubby.
+//! Three facts show it, and none can be seen otherwise: ids ascend and each is given by a counter first, so a counter at or
+//! below an id in use has gone back; master epochs ascend, so a server that has accepted a later epoch than that of the
+//! master that holds the lock has seen a later Chubby; and a schema is written there before servers get it.
 //!
 //! The file `behind` records it before the counters are raised, so that it is known until a recovery has removed the file. Until
 //! then nothing is changed: an intent that Chubby has again, such as a drop of rows, may have been completed long ago.
 
-use ebla_model::id::ServerId;
+use std::collections::BTreeMap;
+
+use ebla_model::id::{SchemaVersion, ServerId, TableId};
 
 use super::counters::low_counters;
 use super::{Action, counters, deleted};
@@ -23,7 +25,24 @@ pub fn reasons(cluster: &ClusterSnapshot) -> Vec<String> {
     let refused: Vec<ServerId> =
         cluster.servers.iter().filter(|(_id, server)| server.later_epoch).map(|(id, _server)| *id).collect();
     let refusals = refused.into_iter().map(|id| format!("tablet server {id} has accepted a later master epoch"));
-    low.chain(refusals).collect()
+    let schemas = later_schemas(cluster).into_iter().map(|(table, (known, stored))| {
+        format!("table {table} has schema version {known} on tablet servers and {stored} in the lock service")
+    });
+    low.chain(refusals).chain(schemas).collect()
+}
+
+/// The tables of which servers have a later schema than Chubby, with both versions. Schemas are written to Chubby first, and read after the reports.
+fn later_schemas(cluster: &ClusterSnapshot) -> BTreeMap<TableId, (SchemaVersion, SchemaVersion)> {
+    let mut later = BTreeMap::new();
+    for reported in cluster.tablet_reports() {
+        let table = reported.descriptor.table;
+        let Some(stored) = cluster.tables.get(&table).map(|schema| schema.version) else { continue };
+        if reported.schema_version > stored {
+            let versions = later.entry(table).or_insert((reported.schema_version, stored));
+            versions.0 = versions.0.max(reported.schema_version);
+        }
+    }
+    later
 }
 
 /// The only actions while Chubby is behind; `None` when it is not.

@@ -102,7 +102,7 @@ fn power_is_out() -> io::Error {
 }
 
 fn sync_failed() -> io::Error {
-    io::Error::other("the sync failed")
+    io::Error::from(Errno::IO)
 }
 
 fn disk_is_full() -> io::Error {
@@ -258,11 +258,16 @@ impl SimDisk {
         self.state.lock().armed = Some((after.max(1), fault));
     }
 
-    /// Whether a fault is injected that has not occurred yet, or the power is out.
+    /// Whether the power is out, or will be.
     #[must_use]
-    pub fn has_fault(&self) -> bool {
+    pub fn loses_power(&self) -> bool {
         let state = self.state.lock();
-        state.armed.is_some() || state.power_is_out
+        state.power_is_out || state.armed.is_some_and(|(_operations, fault)| fault == Fault::PowerFails)
+    }
+
+    /// A fault that has not occurred yet does not occur.
+    pub fn disarm(&self) {
+        self.state.lock().armed = None;
     }
 
     /// Sets what [`Disk::free_bytes`] returns. Writes are not limited: see [`Self::fill`].

@@ -117,17 +117,24 @@ impl ActiveSegment {
 
     /// Writes a batch; durable on return.
     pub(crate) fn append(&mut self, batch: &[u8]) -> Result<(), LogError> {
-        match self.file.write_at(self.end as u64, batch) {
-            Err(error)
-                if error.kind() == io::ErrorKind::StorageFull && Failpoint::FullDiskAcknowledged.is_enabled() => {}
-            written => written.map_err(LogError::disk("write batch"))?,
-        }
+        ignore_planted(self.file.write_at(self.end as u64, batch)).map_err(LogError::disk("write batch"))?;
         if self.durability == Durability::OnSync {
-            self.file.sync().map_err(LogError::disk("sync batch"))?;
+            ignore_planted(self.file.sync()).map_err(LogError::disk("sync batch"))?;
         }
         self.end += batch.len();
         Ok(())
     }
+}
+
+/// Failpoints: a batch counts as durable although it was not written or not synced.
+fn ignore_planted(outcome: io::Result<()>) -> io::Result<()> {
+    let Err(error) = outcome else { return Ok(()) };
+    let is_ignored = match error.kind() {
+        io::ErrorKind::StorageFull => Failpoint::FullDiskAcknowledged.is_enabled(),
+        // Not that of a simulated disk that has lost its power.
+        _ => error.raw_os_error().is_some() && Failpoint::DiskErrorIgnored.is_enabled(),
+    };
+    if is_ignored { Ok(()) } else { Err(error) }
 }
 
 /// Result of opening a segment.
