@@ -9,7 +9,7 @@ use crate::process::{Ran, run_concurrently, start};
 
 /// The faults with the plans that find them. `LeaseFromResponse`, `SchemaNotSaved` and `DivideForgetsSessions` are missing: it may take dozens of
 /// seeds to find them.
-const CATALOGUE: [(Failpoint, &str); 45] = [
+const CATALOGUE: [(Failpoint, &str); 47] = [
     (Failpoint::VoteAfterRestart, "votes"),
     (Failpoint::AckBeforeSync, "outage"),
     (Failpoint::VoteNotSaved, "votes"),
@@ -48,6 +48,8 @@ const CATALOGUE: [(Failpoint, &str); 45] = [
     (Failpoint::LeaseWithoutMargin, "skew"),
     (Failpoint::FullDiskIgnored, "full"),
     (Failpoint::FullDiskAcknowledged, "full"),
+    (Failpoint::DiskErrorIgnored, "failing"),
+    (Failpoint::ChubbyNotCompared, "restored"),
     (Failpoint::RecoveryReportsNow, "lost"),
     (Failpoint::SlowDiskIgnored, "slow"),
     (Failpoint::LogDamageCut, "damage"),

@@ -1,11 +1,14 @@
-//! The link from a host to the lock service: slow, partitioned, or losing responses, controlled by the nemesis.
+//! The lock service, and the link from a host to it: slow, partitioned, or losing responses, controlled by the nemesis.
 //!
-//! The service itself never fails here: the embedded one keeps its files outside all hosts, like five replicas running
-//! elsewhere. A call during a partition fails after its timeout; whether it was executed before that is random. A watch
+//! The service keeps its files outside all hosts, like five replicas running elsewhere, and does not crash. It may have no space: then it
+//! refuses writes and new leases, as etcd does. It may be [restored](LockService::restore) from a backup.
+//!
+//! A call during a partition fails after its timeout; whether it was executed before that is random. A watch
 //! that is interrupted by a partition reports a gap when the link is back. Leases of a host that is partitioned for long
 //! are no longer renewed and expire.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ebla_chubby::embedded::Embedded;
@@ -13,7 +16,7 @@ use ebla_chubby::{
     Chubby, Compare, Error, File, LeaseId, Revision, Session, SharedChubby, TransactionOutcome, WatchEvent,
     WatchStream, Write,
 };
-use ebla_runtime::{Rng, Tasks};
+use ebla_runtime::{Clock, Rng, Tasks};
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
@@ -25,6 +28,42 @@ const ONE_WAY: Duration = Duration::from_millis(1);
 /// Queued events of a watch.
 const WATCH_EVENTS: usize = 1_024;
 
+/// The service; clones are the same one.
+#[derive(Clone, Debug)]
+pub(crate) struct LockService {
+    now: Arc<Mutex<Embedded>>,
+    clock: Clock,
+    tasks: Tasks,
+}
+
+/// A copy of the service's files, without those of leases.
+#[derive(Debug)]
+pub(crate) struct Backup {
+    revision: Revision,
+    files: Vec<File>,
+}
+
+impl LockService {
+    pub(crate) fn start(clock: Clock, tasks: Tasks) -> Self {
+        Self { now: Arc::new(Mutex::new(Embedded::in_memory(clock.clone(), &tasks))), clock, tasks }
+    }
+
+    pub(crate) async fn back_up(&self) -> Backup {
+        let (files, revision) = self.now().list("").await.unwrap();
+        Backup { revision, files }
+    }
+
+    /// Everything is as in the backup, and no lease exists. The links must be cut, and their leases must have been cut off.
+    pub(crate) fn restore(&self, backup: Backup) {
+        let Backup { revision, files } = backup;
+        *self.now.lock() = Embedded::in_memory_with(revision, files, self.clock.clone(), &self.tasks);
+    }
+
+    fn now(&self) -> Embedded {
+        self.now.lock().clone()
+    }
+}
+
 /// The link of one host. It outlives the host's crashes; its leases do not.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -33,12 +72,20 @@ pub(crate) struct Link {
     /// Lost responses, per mille.
     lost_per_mille: Mutex<u64>,
     leases: Mutex<Vec<LeaseId>>,
+    /// Whether the service has no space.
+    is_full: AtomicBool,
 }
 
 impl Link {
     pub(crate) fn new(rng: Rng) -> Arc<Self> {
         let (cut, _) = watch::channel(false);
-        Arc::new(Self { rng, cut, lost_per_mille: Mutex::new(0), leases: Mutex::default() })
+        Arc::new(Self {
+            rng,
+            cut,
+            lost_per_mille: Mutex::new(0),
+            leases: Mutex::default(),
+            is_full: AtomicBool::new(false),
+        })
     }
 
     /// Cuts the link.
@@ -56,8 +103,14 @@ impl Link {
         *self.lost_per_mille.lock() = per_mille;
     }
 
+    /// Sets whether the service has no space for the host's writes.
+    pub(crate) fn set_full(&self, is_full: bool) {
+        self.is_full.store(is_full, Ordering::Relaxed);
+    }
+
     /// Lets all leases of the host expire.
-    pub(crate) fn cut_off(&self, service: &Embedded) {
+    pub(crate) fn cut_off(&self, service: &LockService) {
+        let service = service.now();
         for lease in self.leases.lock().drain(..) {
             service.stop_renewing(lease);
         }
@@ -80,14 +133,14 @@ impl Link {
 /// The service as seen by one run of a host's process.
 #[derive(Debug)]
 pub(crate) struct LinkedChubby {
-    service: Embedded,
+    service: LockService,
     link: Arc<Link>,
     tasks: Tasks,
 }
 
 impl LinkedChubby {
     /// `tasks`: the tasks of the host's process, for watches.
-    pub(crate) fn shared(service: &Embedded, link: &Arc<Link>, tasks: &Tasks) -> SharedChubby {
+    pub(crate) fn shared(service: &LockService, link: &Arc<Link>, tasks: &Tasks) -> SharedChubby {
         Arc::new(Self { service: service.clone(), link: Arc::clone(link), tasks: tasks.clone() })
     }
 
@@ -103,6 +156,14 @@ impl LinkedChubby {
         }
         answer
     }
+
+    /// A full service refuses at once.
+    fn check_space(&self) -> Result<(), Error> {
+        if self.link.is_full.load(Ordering::Relaxed) {
+            return Err(Error::Unavailable("no space".to_owned()));
+        }
+        Ok(())
+    }
 }
 
 async fn silence() -> Error {
@@ -112,20 +173,25 @@ async fn silence() -> Error {
 
 impl Chubby for LinkedChubby {
     fn read<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Result<Option<File>, Error>> {
-        Box::pin(self.call(self.service.read(path)))
+        Box::pin(self.call(async move { self.service.now().read(path).await }))
     }
 
     fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<(Vec<File>, Revision), Error>> {
-        Box::pin(self.call(self.service.list(prefix)))
+        Box::pin(self.call(async move { self.service.now().list(prefix).await }))
     }
 
     fn transact(&self, compares: Vec<Compare>, writes: Vec<Write>) -> BoxFuture<'_, Result<TransactionOutcome, Error>> {
-        Box::pin(self.call(self.service.transact(compares, writes)))
+        Box::pin(self.call(async move {
+            if writes.iter().any(|write| matches!(write, Write::Put { .. })) {
+                self.check_space()?;
+            }
+            self.service.now().transact(compares, writes).await
+        }))
     }
 
     fn watch<'a>(&'a self, prefix: &'a str, after: Revision) -> BoxFuture<'a, Result<WatchStream, Error>> {
         Box::pin(async move {
-            let events = self.call(self.service.watch(prefix, after)).await?;
+            let events = self.call(async move { self.service.now().watch(prefix, after).await }).await?;
             let (sender, receiver) = mpsc::channel(WATCH_EVENTS);
             let cut = self.link.cut.subscribe();
             self.tasks.spawn_until_stopped("chubby-watch", carry(events, sender, cut));
@@ -135,7 +201,11 @@ impl Chubby for LinkedChubby {
 
     fn open_session(&self, ttl: Duration) -> BoxFuture<'_, Result<Arc<dyn Session>, Error>> {
         Box::pin(async move {
-            let session = self.call(self.service.open_session(ttl)).await?;
+            let open = async move {
+                self.check_space()?;
+                self.service.now().open_session(ttl).await
+            };
+            let session = self.call(open).await?;
             self.link.leases.lock().push(session.lease());
             Ok(session)
         })

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use ebla_chubby::embedded::Embedded;
 use ebla_master::plan::auto_merge::MergeRules;
 use ebla_master::plan::replica_balance::ReplicaBalance;
 use ebla_master::{Master, MasterConfig};
@@ -23,12 +22,13 @@ use ebla_tests::faults::rates::Recurring;
 use ebla_tests::mounts::MountHistory;
 use parking_lot::Mutex;
 
-use crate::chubby::{Link, LinkedChubby};
+use crate::chubby::{Link, LinkedChubby, LockService};
 use crate::history::History;
 use crate::lost::Loss;
 use crate::names;
 use crate::net::SimNet;
 use crate::plan::Plan;
+use crate::restored::Restoration;
 use crate::rot::{self, Damaged};
 use crate::slow::HostSyncs;
 use crate::space::{self, HostSpace};
@@ -165,6 +165,8 @@ pub(crate) struct SimCluster {
     pub(crate) step_watch: Option<Arc<StepWatch>>,
     /// The loss of a majority, if there was one.
     pub(crate) loss: Mutex<Option<Loss>>,
+    /// The restoration of the lock service, if the plan has one.
+    pub(crate) restoration: Mutex<Restoration>,
     /// Whether answers to clients are lost around divisions.
     pub(crate) loses_answers: bool,
     /// Users of names that send pairs of calls.
@@ -172,7 +174,7 @@ pub(crate) struct SimCluster {
     pub(crate) trace: Mutex<Trace>,
     pub(crate) history: Mutex<History>,
     pub(crate) phase: Mutex<Phase>,
-    pub(crate) chubby: OnceLock<Embedded>,
+    pub(crate) chubby: OnceLock<LockService>,
     pub(crate) servers: Vec<SimHost>,
     pub(crate) masters: Vec<SimHost>,
     /// Servers of the mounttable; none in most runs.
@@ -239,6 +241,7 @@ impl SimCluster {
             damaged: Mutex::default(),
             step_watch: plan.step_crash.map(|crash| Arc::new(StepWatch::new(crash))),
             loss: Mutex::default(),
+            restoration: Mutex::default(),
             loses_answers: plan.loses_answers,
             duels: plan.duels,
             trace: Mutex::new(trace),
@@ -273,8 +276,12 @@ impl SimCluster {
 
     /// Whether the process of a host has ended by an error and is not started again yet.
     pub(crate) fn has_failed_host(&self) -> bool {
-        let mut hosts = self.servers.iter().chain(&self.masters).chain(&self.mounttables);
-        hosts.any(|host| host.failed.load(Ordering::Relaxed))
+        self.hosts().any(|host| host.failed.load(Ordering::Relaxed))
+    }
+
+    /// All hosts that can fail.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = &SimHost> {
+        self.servers.iter().chain(&self.masters).chain(&self.mounttables)
     }
 
     /// The host of a node.
@@ -310,7 +317,7 @@ impl SimCluster {
         self.runtime(&host.name, &host.time, run)
     }
 
-    async fn service(&self) -> &Embedded {
+    pub(crate) async fn service(&self) -> &LockService {
         loop {
             if let Some(service) = self.chubby.get() {
                 return service;
@@ -360,7 +367,7 @@ pub(crate) async fn tablet_server(cluster: Arc<SimCluster>, number: usize) -> tu
             space::fail_stores(host);
             let error = server.failed().await;
             // The power of the disk has failed, and that of the host is about to.
-            if host.disk.has_fault() {
+            if host.disk.loses_power() {
                 return std::future::pending().await;
             }
             give_up(&cluster, host, &error).await
@@ -404,10 +411,10 @@ pub(crate) async fn master(cluster: Arc<SimCluster>, number: usize) -> turmoil::
     }
 }
 
-/// The process of the lock service, which never fails.
+/// The lock service, which does not crash.
 pub(crate) async fn lock_service(cluster: Arc<SimCluster>) -> turmoil::Result {
     let runtime = cluster.runtime("chubby", &HostTime::default(), 0);
-    let service = Embedded::in_memory(runtime.clock.clone(), &runtime.tasks);
+    let service = LockService::start(runtime.clock.clone(), runtime.tasks.clone());
     assert!(cluster.chubby.set(service).is_ok(), "started twice");
     std::future::pending().await
 }

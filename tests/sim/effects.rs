@@ -54,6 +54,18 @@ impl<'s> Effects<'s, '_> {
                 host.disk.power_cut(self.severity.loss, &self.severity.rng);
             }
             FaultKind::DiskFailure { operations } => host.disk.arm(operations, DiskFault::PowerFails),
+            FaultKind::SyncFailure { operations } => {
+                host.disk.arm(operations, DiskFault::SyncFails);
+                self.count(&host.name, "sync-failure", "");
+            }
+            FaultKind::StoreFailure => {
+                space::set_failing(host, true);
+                self.count(&host.name, "store-failure", "");
+            }
+            FaultKind::FullLockService => {
+                host.link.set_full(true);
+                self.count(&host.name, "chubby-full", "");
+            }
             FaultKind::ClockStep { micros } => {
                 host.time.set_off(self.now, micros);
                 self.count(&host.name, "clock-step", &micros.to_string());
@@ -108,6 +120,11 @@ impl<'s> Effects<'s, '_> {
                 space::free(host);
                 self.cluster.note(&host.name, "free-disk", "");
             }
+            FaultKind::StoreFailure => {
+                space::set_failing(host, false);
+                self.cluster.note(&host.name, "stores-write", "");
+            }
+            FaultKind::FullLockService => host.link.set_full(false),
             FaultKind::SlowDisk(_) => {
                 host.syncs.speed_up(self.now);
                 self.cluster.note(&host.name, "fast-disk", "");

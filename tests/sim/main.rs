@@ -50,6 +50,7 @@ mod plan;
 mod process;
 mod rates;
 mod replicas;
+mod restored;
 mod rot;
 mod run;
 mod seeds;

@@ -56,8 +56,10 @@ impl Nemesis {
             host.link.set_lost(0);
             host.time.set_rate(sim.elapsed(), 0);
             // The power cut that follows the failure of a disk was cancelled with the others.
-            if host.disk.has_fault() {
+            if host.disk.loses_power() {
                 self.driver.plan(sim.elapsed(), Fault::new(FaultKind::PowerFailure, Target::Node(node), RESTART_AFTER));
+            } else {
+                host.disk.disarm();
             }
         }
         cluster.note("nemesis", "relents", "");

@@ -47,6 +47,8 @@ pub(crate) struct Plan {
     pub(crate) loses_answers: bool,
     /// Whether a majority of the servers is lost permanently after the load, and everything is recovered from the last one.
     pub(crate) loses_majority: bool,
+    /// Whether the lock service is restored from a backup after the load, and recovered.
+    pub(crate) restores: bool,
     /// Whether a client checks when the cells of a family with a maximum age are removed. Not with wall clocks that jump: a leader whose
     /// clock is ahead may age cells early.
     pub(crate) ages: bool,
@@ -108,6 +110,8 @@ impl Plan {
         // Which tables there are differs from run to run, and such runs are not repeated exactly in any case.
         let fault_rates = if seed % 8 == 7 { fault_rates.with_rot() } else { fault_rates };
         let fault_rates = if seed % 7 == 2 { fault_rates.with_slow_disks() } else { fault_rates };
+        let fault_rates = if seed % 9 == 4 { fault_rates.with_disk_errors() } else { fault_rates };
+        let fault_rates = if seed % 11 == 6 { fault_rates.with_full_lock_service() } else { fault_rates };
         Self {
             seed,
             servers,
@@ -126,6 +130,7 @@ impl Plan {
             duels: 2,
             loses_answers: false,
             loses_majority: false,
+            restores: seed % 13 == 7 && drains.is_none() && failure_timeouts.end().is_none(),
             ages,
             purges_logs: seed % 4 == 3,
             failure_timeouts,
@@ -160,6 +165,7 @@ impl Plan {
             names: false,
             ages: false,
             purges_logs: false,
+            restores: false,
             stops_at_first: true,
             ..Self::draw(seed)
         };
@@ -189,6 +195,7 @@ impl Plan {
                 ..plan
             },
             "full" => Self { fault_rates: FaultRates::full(), splits: Vec::new(), owns: true, clients: 4, ..plan },
+            "failing" => Self { fault_rates: FaultRates::failing(), splits: Vec::new(), clients: 4, ..plan },
             "rot" => {
                 let (fault_rates, failure_timeouts) = FaultRates::rot();
                 let (splits, load) = (Vec::new(), Duration::from_secs(40));
@@ -283,6 +290,11 @@ impl Plan {
                 let failure_timeouts = FailureTimeouts::fixed();
                 let plan = Self { fault_rates: FaultRates::kills(), failure_timeouts, splits, ..plan };
                 Self { loses_majority: true, owns: true, clients: 4, load: Duration::from_secs(12), ..plan }
+            }
+            "restored" => {
+                let plan = Self { servers: 4, balance: ReplicaBalance::On, restores: true, tables: true, ..plan };
+                let (moves, splits) = (Some(Duration::from_secs(1)), many_splits());
+                Self { fault_rates: FaultRates::transit(), moves, splits, clients: 2, counters: 1, drops: true, ..plan }
             }
             "duels" => {
                 let plan = Self { fault_rates: FaultRates::calm(), splits: Vec::new(), clients: 1, ..plan };

@@ -118,6 +118,11 @@ impl FaultRates {
         calm.every(Recurring::FullDisk, 2_500).every(Recurring::Crash, 4_000)
     }
 
+    /// Disks that fail, and crashes of all servers.
+    pub(crate) fn failing() -> Self {
+        Self::calm().every(Recurring::DiskError, 1_000).every(Recurring::CrashAll, 3_000)
+    }
+
     /// Files whose bytes change, and crashes; servers are replaced.
     pub(crate) fn rot() -> (Self, FailureTimeouts) {
         let (mut calm, timeouts) = Self::calm_with_replacement();
@@ -160,6 +165,16 @@ impl FaultRates {
     /// The same with disks that are full from time to time.
     pub(crate) fn with_full_disks(self) -> Self {
         self.every(Recurring::FullDisk, 7_000)
+    }
+
+    /// The same with disks that fail from time to time.
+    pub(crate) fn with_disk_errors(self) -> Self {
+        self.every(Recurring::DiskError, 5_000)
+    }
+
+    /// The same with a lock service that has no space from time to time.
+    pub(crate) fn with_full_lock_service(self) -> Self {
+        self.every(Recurring::FullLockService, 8_000)
     }
 
     /// The same with files whose bytes change.

@@ -19,7 +19,7 @@ use crate::nemesis::Nemesis;
 use crate::plan::{CLIENTS, Plan};
 use crate::replicas;
 use crate::trace::Trace;
-use crate::{ages, clocks, drains, drops, lost, rot, slow, steps, sums, tenant};
+use crate::{ages, clocks, drains, drops, lost, restored, rot, slow, steps, sums, tenant};
 
 /// Result of a run.
 pub(crate) struct Outcome {
@@ -31,9 +31,9 @@ pub(crate) struct Outcome {
 
 /// Timeout of the creation of the first table.
 const BOOT: Duration = Duration::from_secs(60);
-/// Timeout until the groups of a lost majority are recovered.
+/// Timeout until the groups of a lost majority, or a lock service that was restored, are recovered.
 const RECOVERED: Duration = Duration::from_secs(60);
-/// Load without faults, before a majority is lost and after it was replaced.
+/// Load without faults, before a loss and after its recovery.
 const SETTLES: Duration = Duration::from_secs(4);
 /// Timeout of operations in progress after the load.
 const DRAIN: Duration = Duration::from_secs(15);
@@ -69,6 +69,9 @@ pub(crate) fn run(plan: &Plan, folder: &std::path::Path, trace: Trace) -> Outcom
     steps.until(plan.load, Some(&mut nemesis), |_| false);
     if plan.loses_majority {
         wrong.extend(lose_majority(&mut steps, &mut nemesis, &Rng::seeded(plan.seed ^ 0x1055)));
+    }
+    if plan.restores {
+        wrong.extend(restore_lock_service(&mut steps, &mut nemesis, &Rng::seeded(plan.seed ^ 0x1055)));
     }
     *cluster.phase.lock() = Phase::Drain;
     steps.until(DRAIN, Some(&mut nemesis), |cluster| cluster.drained.load(Ordering::Relaxed) == plan.drained());
@@ -114,6 +117,20 @@ fn lose_majority(steps: &mut Steps<'_, '_>, nemesis: &mut Nemesis, rng: &Rng) ->
         return Some(format!("not live: no group was recovered {RECOVERED:?} after the loss of a majority"));
     }
     lost::replace(steps.sim, steps.cluster, survivor);
+    steps.until(SETTLES, Some(nemesis), |_| false);
+    None
+}
+
+/// The lock service is restored from a backup and recovered, while the load goes on; what is wrong if it is not recovered.
+fn restore_lock_service(steps: &mut Steps<'_, '_>, nemesis: &mut Nemesis, rng: &Rng) -> Option<String> {
+    nemesis.end_faults(steps.sim, steps.cluster);
+    steps.until(SETTLES, Some(&mut *nemesis), |_| false);
+    let lasts = restored::restore(steps.cluster, rng);
+    steps.until(lasts, None, |_| false);
+    restored::reconnect(steps.cluster);
+    if !steps.until(RECOVERED, Some(&mut *nemesis), restored::is_recovered) {
+        return Some(format!("not live: the lock service was not recovered {RECOVERED:?} after it was restored"));
+    }
     steps.until(SETTLES, Some(nemesis), |_| false);
     None
 }
@@ -189,6 +206,9 @@ async fn clients(cluster: Arc<SimCluster>, plan: Plan) -> turmoil::Result {
     }
     if plan.loses_majority {
         running.push(spawn_local(lost::operator(shared())));
+    }
+    if plan.restores {
+        running.push(spawn_local(restored::operator(shared())));
     }
     for client in running {
         client.await??;

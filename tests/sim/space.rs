@@ -1,8 +1,9 @@
-//! The space on the disk of a host: what its server reads of it, and the check that full disks accept no writes.
+//! The space on the disk of a host: what its server reads of it, and the check that full disks accept no writes. Also stores that fail.
 //!
 //! Stores lie on real files, so their writes fail by injection; the commit log meets the simulated disk.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ebla_model::capacity::{DiskSpace, Resources};
@@ -21,11 +22,15 @@ const AMPLE_BYTES: u64 = 50 << 30;
 const NOTICED: Duration = Duration::from_secs(1);
 /// The error of a store on a full disk, as RocksDB words it.
 const NO_SPACE: &str = "IO error: No space left on device: While appending to file: No space left on device";
+/// The error of a store on a disk that fails.
+const FAILS: &str = "IO error: While appending to file: Input/output error";
 
-/// The space on the disk of a host. It outlives the host's crashes.
+/// The space on the disk of a host, and whether stores can write to it. It outlives the host's crashes.
 pub(crate) struct HostSpace {
     probe: Arc<FixedResources>,
     full: Mutex<Option<Full>>,
+    /// Whether what stores write fails.
+    fails: AtomicBool,
 }
 
 /// A disk that is full.
@@ -37,7 +42,7 @@ struct Full {
 
 impl Default for HostSpace {
     fn default() -> Self {
-        let space = Self { probe: Arc::default(), full: Mutex::default() };
+        let space = Self { probe: Arc::default(), full: Mutex::default(), fails: AtomicBool::new(false) };
         space.report(AMPLE_BYTES);
         space
     }
@@ -62,6 +67,20 @@ impl HostSpace {
     fn left(&self) -> Option<SpaceLeft> {
         self.full.lock().map(|full| full.left)
     }
+
+    /// The error of a store that opens or writes.
+    fn store_error(&self) -> Option<&'static str> {
+        if self.fails.load(Ordering::Relaxed) {
+            return Some(FAILS);
+        }
+        matches!(self.left(), Some(SpaceLeft::OnlyForLog | SpaceLeft::Nothing)).then_some(NO_SPACE)
+    }
+}
+
+/// The stores of a host begin to fail, or end it.
+pub(crate) fn set_failing(host: &SimHost, fails: bool) {
+    host.space.fails.store(fails, Ordering::Relaxed);
+    fail_stores(host);
 }
 
 /// The disk of a host becomes full.
@@ -95,15 +114,16 @@ fn set_free(host: &SimHost, free_bytes: u64) {
     host.disk.set_free_bytes(free_bytes);
 }
 
-/// Lets the stores of the running process fail while their disk has no space for them, and not otherwise.
+/// Lets the stores of the running process fail while their disk has no space for them or fails, and not otherwise.
 pub(crate) fn fail_stores(host: &SimHost) {
     let Some(hosted) = host.hosted() else { return };
-    let is_full = matches!(host.space.left(), Some(SpaceLeft::OnlyForLog | SpaceLeft::Nothing));
     let mut faults = Vec::new();
-    for group in hosted.groups().iter().filter(|_group| is_full) {
-        let dir = group.state_machine().store().dir().to_owned();
-        let fault = |operation| StoreFault { dir: dir.clone(), operation, message: NO_SPACE.to_owned() };
-        faults.extend([StoreOperation::Open, StoreOperation::Write].map(fault));
+    if let Some(error) = host.space.store_error() {
+        for group in hosted.groups() {
+            let dir = group.state_machine().store().dir().to_owned();
+            let fault = |operation| StoreFault { dir: dir.clone(), operation, message: error.to_owned() };
+            faults.extend([StoreOperation::Open, StoreOperation::Write].map(fault));
+        }
     }
     hosted.shared().inject_faults(faults);
 }

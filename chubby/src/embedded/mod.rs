@@ -74,6 +74,14 @@ impl Embedded {
         Self::start(None, Files::default(), Blocking::inline(), clock, tasks)
     }
 
+    /// As [`Self::in_memory`], with the files of a backup as of this revision: those of leases are left out. For tests.
+    #[must_use]
+    pub fn in_memory_with(revision: Revision, files: Vec<File>, clock: Clock, tasks: &Tasks) -> Self {
+        let lasting = files.into_iter().filter(|file| file.lease.is_none());
+        let files = lasting.map(|file| (file.path.clone(), file)).collect();
+        Self::start(None, Files::restored(revision, files), Blocking::inline(), clock, tasks)
+    }
+
     fn start(journal: Option<Journal>, files: Files, blocking: Blocking, clock: Clock, tasks: &Tasks) -> Self {
         let (journal, files, leases) = (Mutex::new(journal), Mutex::new(files), Mutex::default());
         let service = Self(Arc::new(Inner { clock, blocking, journal, files, leases }));

@@ -198,6 +198,26 @@ impl Draw<'_> {
     }
 
     /// Half of the time a leader.
+    pub(super) fn disk_error(&self) -> Drawn {
+        let leader = if self.is_heads() { self.pick(&self.view.leaders) } else { None };
+        let node = leader.or_else(|| self.pick(&self.view.tablet_servers()))?;
+        if self.is_heads() {
+            let lasts = between(self.rng, (Duration::from_millis(100), Duration::from_secs(6)));
+            return at_once(FaultKind::StoreFailure, Target::Node(node), lasts);
+        }
+        if self.down.contains(&node) {
+            return None;
+        }
+        let operations = 1 + self.rng.below(20);
+        at_once(FaultKind::SyncFailure { operations }, Target::Node(node), Duration::ZERO)
+    }
+
+    pub(super) fn full_lock_service(&self) -> Drawn {
+        let lasts = between(self.rng, (Duration::from_millis(200), Duration::from_secs(12)));
+        at_once(FaultKind::FullLockService, Target::Everything, lasts)
+    }
+
+    /// Half of the time a leader.
     pub(super) fn slow_disk(&self) -> Drawn {
         let leader = if self.is_heads() { self.pick(&self.view.leaders) } else { None };
         let node = leader.or_else(|| self.pick(&self.view.tablet_servers()))?;

@@ -20,6 +20,13 @@ pub enum FaultKind {
         /// Operations until then.
         operations: u64,
     },
+    /// A sync of the commit log fails, after this number of operations, and its data never reaches the disk; it has no duration.
+    SyncFailure {
+        /// Operations until then.
+        operations: u64,
+    },
+    /// Writes of stores fail with an input/output error.
+    StoreFailure,
     /// SIGSTOP; resumed when the time is over.
     Pause,
     /// A node is partitioned from all other nodes, or a link is cut. Of a link the direction is seen from its first node.
@@ -43,6 +50,8 @@ pub enum FaultKind {
     Suspend(WallClock, Leases),
     /// The node does not reach the lock service.
     NoLockService(Leases),
+    /// The lock service has no space: it refuses the node's writes and new leases.
+    FullLockService,
     /// The disk of the node has little or no free space.
     FullDisk(SpaceLeft),
     /// Bytes of a file of the node change on its disk; it has no duration.
@@ -110,19 +119,21 @@ pub(super) enum Part {
 impl FaultKind {
     pub(super) fn part(self) -> Part {
         match self {
-            Self::Kill | Self::Stop | Self::PowerFailure | Self::DiskFailure { .. } | Self::Pause => Part::Process,
+            Self::Kill | Self::Stop | Self::PowerFailure | Self::Pause => Part::Process,
+            Self::DiskFailure { .. } | Self::SyncFailure { .. } => Part::Process,
             Self::Partition(_) | Self::Hold | Self::Suspend(..) => Part::Messages,
             Self::Slow(_) => Part::Latency,
             Self::ClockStep { .. } | Self::ClockRate { .. } => Part::Clock,
-            Self::NoLockService(_) => Part::LockService,
-            Self::FullDisk(_) | Self::Rot(_) => Part::Disk,
+            Self::NoLockService(_) | Self::FullLockService => Part::LockService,
+            Self::FullDisk(_) | Self::Rot(_) | Self::StoreFailure => Part::Disk,
             Self::SlowDisk(_) => Part::Syncs,
         }
     }
 
     /// Whether the fault lasts until it is lifted.
     pub(super) fn is_lasting(self) -> bool {
-        !matches!(self, Self::DiskFailure { .. } | Self::ClockStep { .. } | Self::ClockRate { .. } | Self::Rot(_))
+        let is_of_disk = matches!(self, Self::DiskFailure { .. } | Self::SyncFailure { .. } | Self::Rot(_));
+        !is_of_disk && !matches!(self, Self::ClockStep { .. } | Self::ClockRate { .. })
     }
 
     /// Whether the node's process does not run.
@@ -138,6 +149,8 @@ impl fmt::Display for FaultKind {
             Self::Stop => f.write_str("graceful stop"),
             Self::PowerFailure => f.write_str("power failure"),
             Self::DiskFailure { operations } => write!(f, "power failure of the disk after {operations} operations"),
+            Self::SyncFailure { operations } => write!(f, "failure of a sync after {operations} operations"),
+            Self::StoreFailure => f.write_str("failure of the stores' writes"),
             Self::Pause => f.write_str("pause"),
             Self::Partition(direction) => write!(f, "partition {direction}"),
             Self::Hold => f.write_str("hold"),
@@ -148,6 +161,7 @@ impl fmt::Display for FaultKind {
             Self::Suspend(WallClock::Stops, _) => f.write_str("suspension, the wall clock stops"),
             Self::NoLockService(Leases::Endure) => f.write_str("no lock service"),
             Self::NoLockService(Leases::Expire) => f.write_str("no lock service, leases expire"),
+            Self::FullLockService => f.write_str("full lock service"),
             Self::FullDisk(SpaceLeft::BelowReserve) => f.write_str("full disk, some of the reserve is left"),
             Self::FullDisk(SpaceLeft::BelowHalf) => f.write_str("full disk, less than half of the reserve is left"),
             Self::FullDisk(SpaceLeft::OnlyForLog) => f.write_str("full disk, only the commit log has space"),

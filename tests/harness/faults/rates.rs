@@ -51,11 +51,15 @@ pub enum Recurring {
     /// A leader is partitioned from one follower, and then from the other one, which restarts at this moment with a damaged log. If that one
     /// counts as whole, the two followers elect a leader that does not have what was acknowledged before.
     RotRace,
+    /// A sync of the commit log of a tablet server fails, or the writes of its stores fail for a while.
+    DiskError,
+    /// The lock service has no space for a while.
+    FullLockService,
 }
 
 impl Recurring {
     /// Every kind.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Crash,
         Self::CrashAll,
         Self::Lose,
@@ -74,6 +78,8 @@ impl Recurring {
         Self::SkewedLeaseRace,
         Self::SlowDisk,
         Self::RotRace,
+        Self::DiskError,
+        Self::FullLockService,
     ];
 }
 
@@ -154,6 +160,8 @@ impl Rates {
             Recurring::SkewedLeaseRace => draw.skewed_lease_race(),
             Recurring::SlowDisk => draw.slow_disk(),
             Recurring::RotRace => draw.rot_race(),
+            Recurring::DiskError => draw.disk_error(),
+            Recurring::FullLockService => draw.full_lock_service(),
             Recurring::MounttableCrash => draw.kill_one(&view.mounttables()),
         };
         drawn.unwrap_or_default()

@@ -229,6 +229,7 @@ fn apply(faulty: &mut Vec<(FaultKind, Place)>, actions: &[Action]) {
                 FaultKind::ClockStep { .. }
                 | FaultKind::ClockRate { .. }
                 | FaultKind::DiskFailure { .. }
+                | FaultKind::SyncFailure { .. }
                 | FaultKind::Rot(_),
                 _,
             ) => {}
