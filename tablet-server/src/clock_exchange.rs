@@ -1,7 +1,8 @@
 //! Asks the other servers for their time and whether their disks are slow, and keeps a server whose clock is off from leading.
 //!
 //! ```text
-//!   every 5 s    each registered server is asked for the time of its clock; half of the round trip is added
+//!   at the start, until others respond every second, then every 5 s
+//!                each registered server is asked for the time of its clock; half of the round trip is added
 //!   then         the clock is off if most clocks agree, and it differs from them by more than 5 s (`model::clock_offset`)
 //!   while off    leaderships are transferred to servers whose clocks are not off and whose disks are not slow
 //! ```
@@ -25,6 +26,8 @@ use crate::disk_speeds::DiskSpeed;
 use crate::drain;
 use crate::tablet::lifecycle::manager::TabletManager;
 
+/// Between two comparisons until there is a result: a server that starts with a wrong clock should lead nothing.
+const FIRST_PERIOD: Duration = Duration::from_secs(1);
 /// Between two comparisons.
 const PERIOD: Duration = Duration::from_secs(5);
 /// A server that does not respond within this time is not compared: its time would be known too inexactly.
@@ -51,7 +54,6 @@ struct Comparing {
 impl Comparing {
     async fn run(self) {
         loop {
-            tokio::time::sleep(self.runtime.rng.jitter(PERIOD)).await;
             self.compare().await;
             let (clocks, now) = (self.manager.clocks(), self.now());
             let server = self.manager.server();
@@ -66,6 +68,8 @@ impl Comparing {
             if clocks.state().is_off {
                 drain::release_leaderships(&self.manager, &self.manager.leadership_targets()).await;
             }
+            let period = if clocks.state().offset_micros.is_some() { PERIOD } else { FIRST_PERIOD };
+            tokio::time::sleep(self.runtime.rng.jitter(period)).await;
         }
     }
 

@@ -507,12 +507,12 @@ fn capacity_of(config: &ServerConfig) -> Arc<Capacity> {
 /// Fewer open files than this do not suffice for a busy server: a group has some tens of files, a connection one.
 const OPEN_FILES_LOW: u64 = 8_192;
 
-/// Raises the limit of open files of this process: the usual 1024 are few for groups and connections.
 async fn listen(address: &str, runtime: &Runtime) -> Result<Listener, Error> {
     let listener = runtime.net.listen(address).await;
     listener.map_err(|error| Error::internal(format!("listen on {address}: {error}")))
 }
 
+/// Raises the limit of open files of this process: the usual 1024 are few for groups and connections.
 fn raise_open_files() {
     let limit = raise_open_files_limit();
     if let Some(soft) = limit.soft.filter(|soft| *soft < OPEN_FILES_LOW) {

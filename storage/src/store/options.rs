@@ -390,8 +390,8 @@ fn cell_options(options: &StoreOptions, group: LocalityGroupOptions, cache: &Cac
         BloomFilter::Columns => SliceTransform::create("ebla.column", column_of_key, Some(has_column)),
     });
     if group.bloom != BloomFilter::None {
-        // The memtable's bloom filter is part of its arena, in idle tablets too: 0.5 % of the buffer (40 KB of 8 MB) is
-        // 10 bits per row for rows of 250 bytes.
+        // The memtable's bloom filter is part of its arena, in idle groups too: 0.5 % of the buffer is 10 bits per row for rows of
+        // 250 bytes, which is 40 KiB with the buffer of `ebla up` and 160 KiB with that of a server.
         family.set_memtable_prefix_bloom_ratio(0.005);
     }
     family.set_block_based_table_factory(&cell_blocks(group, cache));
