@@ -26,7 +26,7 @@ const CATALOGUE: [(Failpoint, &str); 47] = [
     (Failpoint::GenerationUnchecked, "parts"),
     (Failpoint::UnsentReportedWritten, "parts"),
     (Failpoint::ApplyReadsClock, "power"),
-    (Failpoint::ResultForgotten, "parts"),
+    (Failpoint::ResultForgotten, "kills"),
     (Failpoint::LatchReleasedEarly, "parts"),
     (Failpoint::ReadIndexUnapplied, "kills"),
     (Failpoint::ClocksNotCompared, "clocks"),

@@ -318,9 +318,10 @@ fn cached_rows(cache: &ScanCacheState) -> String {
     }
 }
 
-/// When the stores were read as a whole, and the damaged replicas that stay.
-fn scrubbed(scrub: &ScrubState) -> String {
+/// When the stores were last read as a whole, at which rate they are read, and the damaged replicas that stay.
+pub(super) fn scrubbed(scrub: &ScrubState) -> String {
     let when = or_dash(scrub.finished_ago.map(ago));
+    let when = format!("{when}, {}/s", readable_bytes(scrub.bytes_per_second));
     if scrub.kept == 0 { when } else { format!("{when}, {} damaged", scrub.kept) }
 }
 

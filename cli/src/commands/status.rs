@@ -21,7 +21,7 @@ use ebla_client::verdict::{Level, Verdict, evaluate};
 /// `unavailable` when some tablets cannot be read or written, or no master is available. Without a master the data comes from
 /// the tablet servers and METADATA; unknown values are shown as unknown (null in JSON).
 ///
-/// With -o wide also loads and resources of each server.
+/// With -o wide also loads and resources of each server, and when its stores were last read as a whole to find damage.
 ///
 /// Examples:
 ///   ebla status
@@ -89,7 +89,7 @@ fn render(snapshot: &ClusterSnapshot, verdict: &Verdict, security: ClusterSecuri
     let mut heading =
         vec!["SERVER", "ADDRESS", "STATE", "REPLICAS", "LEADS", "SIZE", "LOG", "DISK FREE", "FILES", "MEMORY"];
     if columns == Columns::Wide {
-        heading.extend(["READS/S", "WRITES/S", "CONNECTIONS", "SYNC", "LAG", "ZONE", "RELEASE"]);
+        heading.extend(["READS/S", "WRITES/S", "CONNECTIONS", "SYNC", "LAG", "SCRUBBED", "ZONE", "RELEASE"]);
     }
     let mut table = Table::new(&heading);
     for one in &snapshot.servers {
@@ -117,6 +117,7 @@ fn render(snapshot: &ClusterSnapshot, verdict: &Verdict, security: ClusterSecuri
                 server::or_dash(connections),
                 server::or_dash(one.sync.delay.map(server::delay)),
                 server::or_dash(one.lag.as_ref().map(server::lag)),
+                server::scrubbed(&one.scrub),
                 server::or_dash(one.zone.clone()),
                 server::or_dash(one.release.clone()),
             ]);
@@ -231,7 +232,10 @@ pub(super) fn to_json(snapshot: &ClusterSnapshot, verdict: &Verdict, security: C
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use ebla_model::capacity::{Resources, Usage};
+    use ebla_model::scrub::ScrubState;
 
     use super::*;
     use ebla_client::snapshot::{ReplicaLag, ServerSnapshot};
@@ -247,14 +251,19 @@ mod tests {
             reads_per_second: Some(5),
             writes_per_second: Some(6),
             lag: Some(ReplicaLag::default()),
+            scrub: ScrubState {
+                finished_ago: Some(Duration::from_hours(2)),
+                bytes_per_second: 8 << 20,
+                ..ScrubState::default()
+            },
             release: Some("0.1.0".to_owned()),
             ..ServerSnapshot::default()
         };
         let snapshot = ClusterSnapshot { servers: vec![server], tables: Some(2), ..ClusterSnapshot::default() };
         let show = |columns| render(&snapshot, &evaluate(&snapshot), ClusterSecurity::Loopback, columns);
         let expected = "\
-SERVER  ADDRESS  STATE  REPLICAS  LEADS  SIZE  LOG  DISK FREE  FILES  MEMORY  READS/S  WRITES/S  CONNECTIONS  SYNC  LAG   ZONE  RELEASE
-1       host:1   up     -         -      -     -    -          -      -       5        6         7/10         -     none  -     0.1.0
+SERVER  ADDRESS  STATE  REPLICAS  LEADS  SIZE  LOG  DISK FREE  FILES  MEMORY  READS/S  WRITES/S  CONNECTIONS  SYNC  LAG   SCRUBBED            ZONE  RELEASE
+1       host:1   up     -         -      -     -    -          -      -       5        6         7/10         -     none  2 h ago, 8.0 MiB/s  -     0.1.0
 ";
         let wide = show(Columns::Wide);
         assert!(wide.starts_with("healthy\n\n") && wide.ends_with(expected), "{wide}");
