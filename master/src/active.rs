@@ -361,7 +361,8 @@ impl ActiveMaster {
         self.0.reconcile.notify_one();
     }
 
-    /// Whether this term lasts for so long that servers which have not responded are not waited for: they may be lost.
+    /// Whether servers that have not responded are not waited for any more: Chubby was compared in this term, or the term lasts for so long that they
+    /// may be lost.
     pub(crate) fn has_waited_for_evidence(&self) -> bool {
         self.is_compared() || self.0.runtime.clock.monotonic().saturating_sub(self.0.began) > EVIDENCE_MAX
     }

@@ -31,7 +31,7 @@ const WATCH_EVENTS: usize = 1_024;
 /// The service; clones are the same one.
 #[derive(Clone, Debug)]
 pub(crate) struct LockService {
-    now: Arc<Mutex<Embedded>>,
+    current: Arc<Mutex<Embedded>>,
     clock: Clock,
     tasks: Tasks,
 }
@@ -45,22 +45,22 @@ pub(crate) struct Backup {
 
 impl LockService {
     pub(crate) fn start(clock: Clock, tasks: Tasks) -> Self {
-        Self { now: Arc::new(Mutex::new(Embedded::in_memory(clock.clone(), &tasks))), clock, tasks }
+        Self { current: Arc::new(Mutex::new(Embedded::in_memory(clock.clone(), &tasks))), clock, tasks }
     }
 
     pub(crate) async fn back_up(&self) -> Backup {
-        let (files, revision) = self.now().list("").await.unwrap();
+        let (files, revision) = self.current().list("").await.unwrap();
         Backup { revision, files }
     }
 
     /// Everything is as in the backup, and no lease exists. The links must be cut, and their leases must have been cut off.
     pub(crate) fn restore(&self, backup: Backup) {
         let Backup { revision, files } = backup;
-        *self.now.lock() = Embedded::in_memory_with(revision, files, self.clock.clone(), &self.tasks);
+        *self.current.lock() = Embedded::in_memory_with(revision, files, self.clock.clone(), &self.tasks);
     }
 
-    fn now(&self) -> Embedded {
-        self.now.lock().clone()
+    fn current(&self) -> Embedded {
+        self.current.lock().clone()
     }
 }
 
@@ -110,7 +110,7 @@ impl Link {
 
     /// Lets all leases of the host expire.
     pub(crate) fn cut_off(&self, service: &LockService) {
-        let service = service.now();
+        let service = service.current();
         for lease in self.leases.lock().drain(..) {
             service.stop_renewing(lease);
         }
@@ -173,11 +173,11 @@ async fn silence() -> Error {
 
 impl Chubby for LinkedChubby {
     fn read<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Result<Option<File>, Error>> {
-        Box::pin(self.call(async move { self.service.now().read(path).await }))
+        Box::pin(self.call(async move { self.service.current().read(path).await }))
     }
 
     fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<(Vec<File>, Revision), Error>> {
-        Box::pin(self.call(async move { self.service.now().list(prefix).await }))
+        Box::pin(self.call(async move { self.service.current().list(prefix).await }))
     }
 
     fn transact(&self, compares: Vec<Compare>, writes: Vec<Write>) -> BoxFuture<'_, Result<TransactionOutcome, Error>> {
@@ -185,13 +185,13 @@ impl Chubby for LinkedChubby {
             if writes.iter().any(|write| matches!(write, Write::Put { .. })) {
                 self.check_space()?;
             }
-            self.service.now().transact(compares, writes).await
+            self.service.current().transact(compares, writes).await
         }))
     }
 
     fn watch<'a>(&'a self, prefix: &'a str, after: Revision) -> BoxFuture<'a, Result<WatchStream, Error>> {
         Box::pin(async move {
-            let events = self.call(async move { self.service.now().watch(prefix, after).await }).await?;
+            let events = self.call(async move { self.service.current().watch(prefix, after).await }).await?;
             let (sender, receiver) = mpsc::channel(WATCH_EVENTS);
             let cut = self.link.cut.subscribe();
             self.tasks.spawn_until_stopped("chubby-watch", carry(events, sender, cut));
@@ -203,7 +203,7 @@ impl Chubby for LinkedChubby {
         Box::pin(async move {
             let open = async move {
                 self.check_space()?;
-                self.service.now().open_session(ttl).await
+                self.service.current().open_session(ttl).await
             };
             let session = self.call(open).await?;
             self.link.leases.lock().push(session.lease());
