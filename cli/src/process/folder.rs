@@ -158,8 +158,9 @@ fn refuse_foreign(path: &Path) -> Result<(), Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(unusable(path, &error)),
     };
-    // The folder of a cluster may also contain other files, such as a log or a ready file.
-    if path.join("chubby").join("journal").is_file() {
+    // The folder of a cluster may also contain other files, such as a log or a ready file. One whose journal is lost has its tablet servers, from which
+    // `ebla recover` writes a new one.
+    if path.join("chubby").join("journal").is_file() || path.join("server-1").join("registry").is_file() {
         return Ok(());
     }
     match foreign(&names) {
@@ -238,6 +239,16 @@ mod tests {
         std::fs::create_dir(folder.path().join("chubby")).unwrap();
         assert!(DataFolder::claim(folder.path()).is_err(), "a folder of that name alone is not a cluster");
         std::fs::write(folder.path().join("chubby").join("journal"), "").unwrap();
+        assert!(DataFolder::claim(folder.path()).is_ok());
+    }
+
+    #[test]
+    fn the_folder_of_a_cluster_without_its_journal_is_accepted() {
+        let folder = tempfile::tempdir().unwrap();
+        let server = folder.path().join("server-1");
+        std::fs::create_dir(&server).unwrap();
+        assert!(DataFolder::claim(folder.path()).is_err());
+        std::fs::write(server.join("registry"), "").unwrap();
         assert!(DataFolder::claim(folder.path()).is_ok());
     }
 
