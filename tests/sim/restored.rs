@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   the operator makes a backup during the load
-//!   nobody reaches the lock service; it is replaced by the backup, and all leases are lost
+//!   all links to the lock service are cut; the backup replaces its files, and all leases are lost
 //!   the operator has it recovered from what the tablet servers know, and creates a table
 //! ```
 //!
@@ -19,7 +19,7 @@ use ebla_runtime::{Rng, Runtime};
 
 use crate::chubby::Backup;
 use crate::cluster::{Phase, SimCluster};
-use crate::load::wait_for;
+use crate::load::{any_address, wait_for};
 use crate::time::HostTime;
 
 /// Timeout of the operator's call.
@@ -43,7 +43,7 @@ pub(crate) enum Restoration {
     Recovered,
 }
 
-/// Nobody reaches the lock service, and it is restored. Returns for how long it is not reached.
+/// Cuts all links to the lock service and restores it. Returns how long the links stay cut.
 pub(crate) fn restore(cluster: &SimCluster, rng: &Rng) -> Duration {
     let Restoration::BackedUp(backup) = std::mem::take(&mut *cluster.restoration.lock()) else {
         unreachable!("the load is longer than the time until the backup");
@@ -59,7 +59,7 @@ pub(crate) fn restore(cluster: &SimCluster, rng: &Rng) -> Duration {
     Duration::from_millis(300 + rng.below(15_000))
 }
 
-/// Everybody reaches the lock service again.
+/// Heals the links.
 pub(crate) fn reconnect(cluster: &SimCluster) {
     cluster.hosts().for_each(|host| host.link.heal());
 }
@@ -95,9 +95,8 @@ pub(crate) async fn operator(cluster: Arc<SimCluster>) -> turmoil::Result {
 /// Has everything recovered, and creates a table, which is refused before.
 async fn recover(cluster: &SimCluster, runtime: &Runtime) -> Result<(), Error> {
     let addresses: Vec<String> = cluster.servers.iter().map(|host| host.address()).collect();
-    let address = &addresses[usize::try_from(runtime.rng.below(addresses.len() as u64)).unwrap()];
-    let admin = Admin::connect(address, runtime).with_timeout(CALL);
-    admin.recover(ExecutionMode::Execute, addresses.clone(), &[]).await?;
+    let admin = Admin::connect(&any_address(cluster, &runtime.rng), runtime).with_timeout(CALL);
+    admin.recover(ExecutionMode::Execute, addresses, &[]).await?;
     let name = TableName::from_parts("sim", "sim", "restored")?;
     match admin.create_table(&name, &[("f".to_owned(), None)], &[]).await {
         // By an earlier attempt.

@@ -77,8 +77,7 @@ impl Draw<'_> {
     /// Half of the time a leader.
     pub(super) fn isolate(&self) -> Drawn {
         let servers = self.view.tablet_servers();
-        let leader = if self.is_heads() { self.pick(&self.view.leaders) } else { None };
-        let alone = leader.or_else(|| self.pick(&servers))?;
+        let alone = self.leader_or(&servers)?;
         let one_way = if self.is_heads() { Direction::Out } else { Direction::In };
         let kind = self.cut_kind(one_way);
         let lasts = between(self.rng, (Duration::from_millis(300), Duration::from_secs(8)));
@@ -169,8 +168,7 @@ impl Draw<'_> {
 
     /// Half of the time a leader.
     pub(super) fn suspend(&self) -> Drawn {
-        let leader = if self.is_heads() { self.pick(&self.view.leaders) } else { None };
-        let node = leader.or_else(|| self.pick(&self.view.nodes))?;
+        let node = self.leader_or(&self.view.nodes)?;
         let lasts = between(self.rng, (Duration::from_millis(300), Duration::from_secs(8)));
         let leases = if lasts > LEASES_ENDURE { Leases::Expire } else { Leases::Endure };
         let wall = if self.is_heads() { WallClock::GoesOn } else { WallClock::Stops };
@@ -199,8 +197,7 @@ impl Draw<'_> {
 
     /// Half of the time a leader.
     pub(super) fn disk_error(&self) -> Drawn {
-        let leader = if self.is_heads() { self.pick(&self.view.leaders) } else { None };
-        let node = leader.or_else(|| self.pick(&self.view.tablet_servers()))?;
+        let node = self.leader_or(&self.view.tablet_servers())?;
         if self.is_heads() {
             let lasts = between(self.rng, (Duration::from_millis(100), Duration::from_secs(6)));
             return at_once(FaultKind::StoreFailure, Target::Node(node), lasts);
@@ -219,8 +216,7 @@ impl Draw<'_> {
 
     /// Half of the time a leader.
     pub(super) fn slow_disk(&self) -> Drawn {
-        let leader = if self.is_heads() { self.pick(&self.view.leaders) } else { None };
-        let node = leader.or_else(|| self.pick(&self.view.tablet_servers()))?;
+        let node = self.leader_or(&self.view.tablet_servers())?;
         let sync = between(self.rng, self.pick(&self.rates.slow_syncs)?);
         at_once(FaultKind::SlowDisk(sync), Target::Node(node), between(self.rng, self.rates.slow_for))
     }
@@ -249,6 +245,12 @@ impl Draw<'_> {
             1 => FaultKind::Partition(one_way),
             _ => FaultKind::Hold,
         }
+    }
+
+    /// Half of the time a leader, if there is one; otherwise one of these nodes.
+    fn leader_or(&self, nodes: &[Node]) -> Option<Node> {
+        let leader = if self.is_heads() { self.pick(&self.view.leaders) } else { None };
+        leader.or_else(|| self.pick(nodes))
     }
 
     fn is_heads(&self) -> bool {

@@ -248,11 +248,10 @@ impl<'a, C: CellReader> Applier<'a, C> {
         if tablets.iter().any(|new| self.state.tablets.get(&new.tablet).is_some_and(other_table)) {
             return Reply::Refused(refusal(RefusalKind::NotNow, "a tablet of another table has the id of a new one"));
         }
-        if self.state.record_operation(operation, None) {
-            for NewTablet { tablet, range } in tablets {
-                if !self.state.tablets.contains_key(&tablet) {
-                    self.state.add_tablet(schema.clone(), tablet, range);
-                }
+        self.state.record_operation(operation, None);
+        for NewTablet { tablet, range } in tablets {
+            if !self.state.tablets.contains_key(&tablet) {
+                self.state.add_tablet(schema.clone(), tablet, range);
             }
         }
         Reply::Done
