@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use ebla_client::Client;
 use ebla_model::error::Error;
 use ebla_proto::trace::{ListReply, ListRequest, Unreachable};
-use futures::stream::{self, StreamExt as _};
 use serde_json::{Value, json};
 
 use crate::commands::documents;
@@ -16,26 +15,27 @@ const OF_SERVER_MAX: u32 = 100;
 const OF_ALL_MAX: u32 = 1_000;
 /// The most tablet servers that are asked for their own; of the others the newest of all are there.
 const SERVERS_MAX: usize = 50;
-/// How many of them are asked at once.
-const CONCURRENT_SERVERS: usize = 8;
 
 /// The newest slow and failed operations of these tablet servers and of the master, by process.
+///
+/// One server is asked after another: the server that collects the replies refuses a third list at the same time. Those that did not respond
+/// when all were asked are not asked again.
 ///
 /// # Errors
 /// When the operations of the whole cluster cannot be read. A process that does not answer is in the document with its error.
 pub(super) async fn operations(client: &Client, servers: &[u64]) -> Result<Value, Error> {
     let admin = &client.admin();
     let all = admin.traces(ListRequest { failed: true, limit: OF_ALL_MAX, ..ListRequest::default() }).await?;
-    let of_server = |server: u64| async move {
+    let has_responded = |server: &&u64| !all.unreachable.iter().any(|missing| missing.server == **server);
+    let mut each = Vec::new();
+    for &server in servers.iter().filter(has_responded).take(SERVERS_MAX) {
         let request = ListRequest { server, failed: true, limit: OF_SERVER_MAX, ..ListRequest::default() };
         let missing = |error: Error| ListReply {
             unreachable: vec![Unreachable { server, message: error.message }],
             ..ListReply::default()
         };
-        admin.traces(request).await.unwrap_or_else(missing)
-    };
-    let asked = stream::iter(servers.iter().copied().take(SERVERS_MAX));
-    let each: Vec<ListReply> = asked.map(of_server).buffered(CONCURRENT_SERVERS).collect().await;
+        each.push(admin.traces(request).await.unwrap_or_else(missing));
+    }
     Ok(document(std::iter::once(all).chain(each)))
 }
 
