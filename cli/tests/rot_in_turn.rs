@@ -1,8 +1,8 @@
 //! Bytes of one tablet server's files change on its disk, and then each of the other two servers is killed: a replica that is not
 //! intact must be repaired, or known not to be, before it is needed. No acknowledged row is lost.
 //!
-//! Damaged in turn: the commit log, RocksDB's manifest, the registry. Damage of a file of rows is found at any later time, by a read or a
-//! compaction, perhaps at the moment at which another server is lost; `tablet-server/tests/cluster/damage.rs` tests it.
+//! Damaged in turn: the commit log, RocksDB's manifest, the registry, a file of rows. Damage of a file of rows is found by a read, a compaction or
+//! the scrubber, here by `ebla check`; `tablet-server/tests/cluster/damage.rs` tests that another server is lost before it is found.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 
@@ -12,6 +12,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -161,9 +162,24 @@ impl Run {
         lines.map(|line| self.folder(server).join(folder(line))).collect()
     }
 
+    /// What `ebla check` prints.
+    fn found(&self) -> String {
+        let arguments = ["check", "--addr", &self.cluster.addresses()[0]];
+        let output = Command::new(support::ebla()).args(arguments).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     fn log(&self, server: usize) -> String {
         let log = self.cluster.folder().join(format!("logs/{}.log", Node::TabletServer(server)));
         std::fs::read_to_string(log).unwrap()
+    }
+
+    async fn wait_until_quarantined(&self, server: usize) {
+        let deadline = self.runtime.clock.monotonic() + LIVE;
+        while self.quarantined(server).is_empty() {
+            assert!(self.runtime.clock.monotonic() < deadline, "nothing is quarantined");
+            tokio::time::sleep(POLL).await;
+        }
     }
 
     /// Waits until other replicas have replaced those that the server has quarantined. Returns how many they are.
@@ -235,5 +251,16 @@ fn rot_on_one_server_and_the_loss_of_each_other_lose_no_row() {
         run.cluster.restart(Node::TabletServer(0)).await.unwrap();
         run.cluster.wait_ready(&[Node::TabletServer(0)]).await.unwrap();
         run.lose_others(0).await;
+
+        run.rot(1, |folder| damage(&largest(files(&folder.join("groups"), &is_table)))).await;
+        run.cluster.wait_ready(&[Node::TabletServer(1)]).await.unwrap();
+        run.wait_until_whole().await;
+        let found = run.found();
+        assert!(found.contains("cannot be read: "), "{found}");
+        run.wait_until_quarantined(1).await;
+        assert_eq!(run.wait_until_replaced(1).await, 1, "one file was damaged");
+        run.lose_others(1).await;
+        let found = run.found();
+        assert!(found.ends_with("nothing is wrong\n"), "{found}");
     });
 }

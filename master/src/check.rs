@@ -120,15 +120,17 @@ async fn read_contents(master: &ActiveMaster, snapshot: &ClusterSnapshot) -> Con
         let servers = snapshot.servers.iter().filter(|(_id, server)| server.report.is_some()).map(|(id, _server)| *id);
         let requests = servers.map(|server| {
             let tablets = tablets.clone();
-            async move { (server, master.servers().digest(server, tablets).await.ok()) }.boxed()
+            async move { (server, master.servers().digest(server, tablets).await) }.boxed()
         });
         let mut read = Contents::default();
         for (server, reply) in join_all(requests).await {
-            for replica in reply.into_iter().flat_map(|reply| reply.replicas) {
-                read.entry(TabletId::new(replica.tablet)).or_default().push(content(server, &replica));
+            match reply {
+                Ok(reply) => reply.replicas.into_iter().for_each(|replica| add_content(&mut read, server, replica)),
+                Err(error) => drop(read.unreadable.insert((server, None), error.error.message)),
             }
         }
-        contents.extend(read);
+        contents.replicas.extend(read.replicas);
+        contents.unreadable.extend(read.unreadable);
         let left = not_comparable(&contents);
         if left.is_empty() {
             break;
@@ -136,6 +138,15 @@ async fn read_contents(master: &ActiveMaster, snapshot: &ClusterSnapshot) -> Con
         wanted = Some(left);
     }
     contents
+}
+
+fn add_content(contents: &mut Contents, server: ServerId, replica: control::ReplicaDigest) {
+    let tablet = TabletId::new(replica.tablet);
+    if replica.unreadable.is_empty() {
+        contents.replicas.entry(tablet).or_default().push(content(server, &replica));
+    } else {
+        contents.unreadable.insert((server, Some(tablet)), replica.unreadable);
+    }
 }
 
 fn content(server: ServerId, replica: &control::ReplicaDigest) -> ReplicaContent {
@@ -164,7 +175,7 @@ fn reply(observed: &Observed, contents: &Contents, repaired: Vec<String>) -> ope
     operate::CheckReply {
         tables: snapshot.tables.len() as u64,
         tablets: snapshot.tablets().len() as u64,
-        compared: contents.keys().filter(|tablet| !left.contains(tablet)).count() as u64,
+        compared: contents.replicas.keys().filter(|tablet| !left.contains(tablet)).count() as u64,
         not_compared: left.len() as u64,
         silent_servers: silent.chain(absent).map(ServerId::get).collect::<BTreeSet<_>>().into_iter().collect(),
         findings: findings(snapshot, actions, contents).into_iter().map(finding).collect(),

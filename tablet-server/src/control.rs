@@ -379,8 +379,11 @@ impl Control for ControlService {
         let mut replicas = Vec::new();
         for tablet in self.manager.tablets() {
             if tablets.is_empty() || tablets.contains(&tablet.id().get()) {
-                let digest = tablet.digest().await.map_err(failure_status)?;
-                replicas.push(replica_digest(&tablet, &digest));
+                let digest = tablet.digest().await;
+                replicas.push(digest.map_or_else(
+                    |failure| unreadable_replica(&tablet, failure.error.message),
+                    |digest| replica_digest(&tablet, &digest),
+                ));
             }
         }
         Ok(Response::new(wire::DigestReply { replicas }))
@@ -569,5 +572,15 @@ fn replica_digest(tablet: &Tablet, digest: &Digest) -> wire::ReplicaDigest {
         cell_bytes: digest.cell_bytes,
         cells_crc32c: digest.cells_crc32c,
         state_crc32c: digest.state_crc32c,
+        unreadable: String::new(),
+    }
+}
+
+fn unreadable_replica(tablet: &Tablet, unreadable: String) -> wire::ReplicaDigest {
+    wire::ReplicaDigest {
+        tablet: tablet.id().get(),
+        replica: tablet.replica().get(),
+        unreadable,
+        ..wire::ReplicaDigest::default()
     }
 }

@@ -88,7 +88,8 @@ fn render(reply: &CheckReply, depth: CheckDepth) -> String {
         shown.push_str(&format!("found: {}\n  next: {next}\n", finding.problem));
     }
     if reply.findings.is_empty() {
-        shown.push_str("nothing is wrong\n");
+        let others = if reply.silent_servers.is_empty() { "" } else { " with the others" };
+        shown.push_str(&format!("nothing is wrong{others}\n"));
     }
     shown
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!   coverage      the tablets of each table, as their groups know them, cover all keys once
 //!   METADATA      each tablet has its row, no row describes a tablet that is gone, and each can be decoded
-//!   replicas      those of a tablet that have applied the same entry have the same content
+//!   replicas      their content can be read, and those of a tablet that have applied the same entry have the same
 //!   leftovers     replicas that are no members, folders that a server has set aside
 //! ```
 
@@ -48,8 +48,14 @@ pub struct ReplicaContent {
     pub digest: (u64, u32, u32),
 }
 
-/// The contents of replicas, by tablet.
-pub type Contents = BTreeMap<TabletId, Vec<ReplicaContent>>;
+/// The contents of replicas.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// Those that could be read, by tablet.
+    pub replicas: BTreeMap<TabletId, Vec<ReplicaContent>>,
+    /// Why others could not, by server: all of it, or its replica of this tablet.
+    pub unreadable: BTreeMap<(ServerId, Option<TabletId>), String>,
+}
 
 /// The tablets whose replicas have not all applied the same entry, so that they cannot be compared.
 #[must_use]
@@ -57,7 +63,8 @@ pub fn not_comparable(contents: &Contents) -> BTreeSet<TabletId> {
     let differ = |replicas: &[ReplicaContent]| {
         replicas.iter().any(|replica| replicas.first().is_some_and(|first| first.applied != replica.applied))
     };
-    contents.iter().filter(|(_tablet, replicas)| differ(replicas)).map(|(tablet, _replicas)| *tablet).collect()
+    let replicas = contents.replicas.iter();
+    replicas.filter(|(_tablet, replicas)| differ(replicas)).map(|(tablet, _replicas)| *tablet).collect()
 }
 
 /// What is not as it should be. `actions`: those that the planner would take now. Needs servers, tables and METADATA of the snapshot.
@@ -73,7 +80,8 @@ pub fn findings(cluster: &ClusterSnapshot, actions: &[Action], contents: &Conten
         ),
         remedy: Remedy::Operator("start the tablet servers that are down; ebla status lists them"),
     }));
-    findings.extend(contents.iter().flat_map(|(tablet, replicas)| different(*tablet, replicas)));
+    findings.extend(contents.replicas.iter().flat_map(|(tablet, replicas)| different(*tablet, replicas)));
+    findings.extend(contents.unreadable.iter().map(|((server, tablet), error)| unreadable(*server, *tablet, error)));
     findings.extend(cluster.servers.iter().filter_map(|(server, known)| {
         let folders = known.report.as_ref().map_or(0, |report| report.set_aside);
         (folders > 0).then(|| Finding {
@@ -210,6 +218,20 @@ fn of_action(action: &Action) -> Option<Finding> {
             ),
         }),
         _ => None,
+    }
+}
+
+/// Content that was not compared because it could not be read.
+fn unreadable(server: ServerId, tablet: Option<TabletId>, error: &str) -> Finding {
+    match tablet {
+        Some(tablet) => Finding {
+            problem: format!("tablet {tablet}: its replica on tablet server {server} cannot be read: {error}"),
+            remedy: Remedy::Operator("repeat ebla check in a minute: a damaged replica is replaced by itself"),
+        },
+        None => Finding {
+            problem: format!("the replicas on tablet server {server} were not compared: {error}"),
+            remedy: Remedy::Operator("repeat ebla check; --quick does not compare replicas"),
+        },
     }
 }
 

@@ -60,11 +60,31 @@ fn the_replica_with_other_content_than_most_is_found() {
 
 #[test]
 fn replicas_at_different_entries_are_not_comparable() {
-    let contents = Contents::from([
+    let replicas = BTreeMap::from([
         (TabletId::new(1), vec![content(1, 4, 7), content(2, 4, 7)]),
         (TabletId::new(2), vec![content(1, 4, 7), content(2, 5, 7)]),
     ]);
+    let contents = Contents { replicas, ..Contents::default() };
     assert_eq!(not_comparable(&contents), BTreeSet::from([TabletId::new(2)]));
+}
+
+#[test]
+fn a_replica_that_cannot_be_read_is_a_finding() {
+    let (server, tablet) = (ServerId::new(2), TabletId::new(7));
+    let unreadable = BTreeMap::from([
+        ((server, None), "it did not respond".to_owned()),
+        ((server, Some(tablet)), "block checksum mismatch".to_owned()),
+    ]);
+    let contents = Contents { unreadable, ..Contents::default() };
+    let found = findings(&ClusterSnapshot::default(), &[], &contents);
+    assert_eq!(
+        // METADATA is missing, too.
+        problems(&found)[1..],
+        [
+            "the replicas on tablet server 2 were not compared: it did not respond",
+            "tablet 7: its replica on tablet server 2 cannot be read: block checksum mismatch",
+        ]
+    );
 }
 
 #[test]

@@ -34,12 +34,12 @@ impl Tablet {
     /// The digest of this replica's current content. Any replica may be used. Reads the whole tablet on the read pool.
     ///
     /// # Errors
-    /// When the store cannot be read, or the thread pool is full.
+    /// When the store cannot be read, or the thread pool is full. Damaged data is reported, as by any other read: the store is examined.
     pub async fn digest(&self) -> Result<Digest, Failure> {
         let store = self.state_machine().store();
         let tablet = self.id();
-        let digest = self.reads.run(move || digest_store(&store, tablet)).await.map_err(pool_failure)??;
-        Ok(digest)
+        let digest = self.reads.run(move || digest_store(&store, tablet)).await.map_err(pool_failure)?;
+        self.unless_damaged(digest.map_err(Failure::from))
     }
 }
 
