@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ebla_model::error::{Error, ErrorKind, Reason};
-use ebla_model::id::{GroupId, LogId, MasterEpoch, ReplicaId};
+use ebla_model::id::{GroupId, LogId, LogIndex, MasterEpoch, ReplicaId};
 use parking_lot::{Mutex, RwLock};
 use tracing::warn;
 
@@ -241,6 +241,18 @@ impl Registry {
     #[must_use]
     pub fn replica(&self, group: GroupReplica) -> Option<ReplicaRecord> {
         self.state().replicas.get(&group).cloned()
+    }
+
+    /// The live replicas of groups that divisions of `parent` have created, with the indexes of these divisions in its log.
+    #[must_use]
+    pub fn children(&self, parent: GroupId) -> Vec<(GroupReplica, LogIndex)> {
+        let of_division = |(id, record): (&GroupReplica, &ReplicaRecord)| match record.origin {
+            ReplicaOrigin::Division { parent: of, index } if of == parent && record.state == ReplicaState::Live => {
+                Some((*id, index))
+            }
+            _ => None,
+        };
+        self.state().replicas.iter().filter_map(of_division).collect()
     }
 
     /// The path of a replica's folder; `None` when the replica does not exist.

@@ -10,6 +10,7 @@ use rocksdb::checkpoint::Checkpoint;
 
 use super::GroupStore;
 use super::error::StoreError;
+use super::faults::StoreOperation;
 use crate::folder;
 
 impl GroupStore {
@@ -20,6 +21,7 @@ impl GroupStore {
     /// # Errors
     /// When the flush fails (the replica must stop) or the folder cannot be created.
     pub fn checkpoint(&self, dir: &Path) -> Result<(), StoreError> {
+        self.shared.check_injected(StoreOperation::Checkpoint, &self.dir)?;
         self.flush()?;
         let checkpoint = Checkpoint::new(self.database()).map_err(StoreError::engine("prepare checkpoint"))?;
         checkpoint.create_checkpoint(dir).map_err(StoreError::engine("create checkpoint"))?;

@@ -14,6 +14,8 @@ pub enum StoreOperation {
     Open,
     /// Writing a batch.
     Write,
+    /// Making a checkpoint.
+    Checkpoint,
 }
 
 impl StoreOperation {
@@ -21,6 +23,7 @@ impl StoreOperation {
         match self {
             Self::Open => "open tablet store",
             Self::Write => "write batch",
+            Self::Checkpoint => "make checkpoint",
         }
     }
 }

@@ -71,7 +71,7 @@ pub fn start(manager: &Arc<TabletManager>, limits: MaintenanceLimits, runtime: &
     let maintenance = MaintenanceLoop {
         manager: Arc::clone(manager),
         flusher: Flusher::new(manager, limits, retention.clone(), runtime),
-        purger: LogPurger::new(retention, runtime),
+        purger: LogPurger::new(manager, retention, runtime),
         splitter: AutoSplitter::new(manager, limits, runtime),
         gc: GcScheduler::new(runtime),
         gap_collector: GapCollector::new(manager, runtime),

@@ -1,4 +1,6 @@
 //! The purge policy: how far Raft logs are truncated below the flushed entries.
+//!
+//! A division stays in the log until a majority of the new group has its rows: see [`TabletManager::purgeable`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,6 +11,7 @@ use ebla_storage::log::CommitLog;
 
 use super::GroupProbe;
 use crate::tablet::TabletGroup;
+use crate::tablet::lifecycle::manager::TabletManager;
 
 /// A log is purged only when this many flushed entries have accumulated: a purge is a log record, too.
 const PURGE_ENTRIES: u64 = 1024;
@@ -36,6 +39,7 @@ impl LogRetention {
 
 /// Purges log entries below what the engine has flushed by itself.
 pub(super) struct LogPurger {
+    manager: Arc<TabletManager>,
     retention: LogRetention,
     /// Up to which index the purge of each group's log was last requested.
     purged: BTreeMap<GroupId, LogIndex>,
@@ -43,8 +47,8 @@ pub(super) struct LogPurger {
 }
 
 impl LogPurger {
-    pub(super) fn new(retention: LogRetention, runtime: &Runtime) -> Self {
-        Self { retention, purged: BTreeMap::new(), runtime: runtime.clone() }
+    pub(super) fn new(manager: &Arc<TabletManager>, retention: LogRetention, runtime: &Runtime) -> Self {
+        Self { manager: Arc::clone(manager), retention, purged: BTreeMap::new(), runtime: runtime.clone() }
     }
 
     /// Starts the purges that are due.
@@ -54,11 +58,16 @@ impl LogPurger {
         }
         for (group, probe) in groups.iter().zip(probes) {
             let last = self.purged.entry(group.id()).or_default();
-            if probe.flushed_index < last.plus(PURGE_ENTRIES) {
+            let due = last.plus(PURGE_ENTRIES);
+            if probe.flushed_index < due {
                 continue;
             }
-            *last = probe.flushed_index;
-            let (raft, upto) = (Arc::clone(group.raft()), probe.flushed_index);
+            let upto = self.manager.purgeable(group, probe.flushed_index);
+            if upto < due {
+                continue;
+            }
+            *last = upto;
+            let raft = Arc::clone(group.raft());
             self.runtime.tasks.spawn_until_stopped("purge", async move { raft.purge(upto).await });
         }
         self.purged.retain(|id, _| groups.iter().any(|group| group.id() == *id));

@@ -330,7 +330,7 @@ pub(crate) async fn purge_logs(fixture: &Fixture) {
         for group in server.tablet_manager().groups() {
             group.state_machine().flush().unwrap();
             let flushed = group.state_machine().flushed_id().unwrap().unwrap();
-            group.raft().purge(flushed.index).await;
+            group.raft().purge(server.tablet_manager().purgeable(&group, flushed.index)).await;
         }
     }
 }

@@ -1,11 +1,15 @@
 //! Tablets split and merge, and groups divide, while they are in use.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use ebla_model::id::ReplicaId;
+use ebla_model::id::{GroupId, ReplicaId};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_runtime::Clock;
-use ebla_tablet_server::tablet::lifecycle::manager::InitialState;
+use ebla_storage::log::GroupReplica;
+use ebla_storage::registry::ReplicaOrigin;
+use ebla_storage::store::{StoreFault, StoreOperation};
+use ebla_tablet_server::tablet::lifecycle::manager::{InitialState, TabletManager};
 
 use super::fixture::{Fixture, GROUP, TABLE, TABLET, TIMEOUT, purge_logs, until};
 use super::rows::{expect_rows, key, scan, write};
@@ -206,6 +210,56 @@ async fn a_missing_child_of_a_division_is_created_by_replicas_that_have_restarte
     let manager = fixture.server(absent).tablet_manager();
     until("the missing child", || manager.group(child).is_some_and(|child| child.tablet_ids() == division.moved)).await;
     expect_rows(&scan(fixture.server(absent).cluster()).await, 40, 200);
+    fixture.stop().await;
+}
+
+/// Only the leader has applied the division, and the others cannot for a while: they find it in the log.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn each_replica_of_a_divided_group_makes_its_child_of_its_own_rows() {
+    let fixture = Fixture::start(1 << 20).await;
+    write(fixture.server(0).cluster(), 0, 40, 200).await;
+    let group = fixture.led_group(GROUP).await;
+    group.tablet(TABLET).unwrap().split(Some(key(20)), TIMEOUT).await.unwrap();
+    let leader = fixture.leader(TABLET).await;
+    let others = [(leader + 1) % 3, (leader + 2) % 3].map(|at| Arc::clone(fixture.server(at).tablet_manager()));
+    for manager in &others {
+        let dir = manager.group(GROUP).unwrap().state_machine().store().dir().to_owned();
+        let message = "IO error: No space left on device: While link file".to_owned();
+        manager.shared().inject_faults(vec![StoreFault { dir, operation: StoreOperation::Checkpoint, message }]);
+    }
+
+    let division = group.divide(group.descriptor().membership_log_id, TIMEOUT).await.unwrap();
+    let (child, manager) = (division.right.group, fixture.server(leader).tablet_manager());
+    until("the child", || manager.group(child).is_some()).await;
+    let id = |manager: &TabletManager, group: GroupId| {
+        let replica = division.right.membership.replicas().find(|replica| replica.server == manager.server()).unwrap();
+        GroupReplica { group, replica: replica.replica }
+    };
+    let ReplicaOrigin::Division { index, .. } = manager.registry().replica(id(manager, child)).unwrap().origin else {
+        panic!("the child was not created by the division")
+    };
+    // It asks the others for their votes, again and again.
+    for _ in 0..40 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let is_here = |manager: &Arc<TabletManager>| manager.group(child).is_some();
+        assert!(!others.iter().any(is_here), "an empty child was created");
+    }
+    purge_logs(&fixture).await;
+    let purged = || manager.log().purged(id(manager, GROUP)).unwrap().index;
+    assert_eq!(purged(), index.previous());
+
+    others.iter().for_each(|manager| manager.shared().inject_faults(Vec::new()));
+    for manager in &others {
+        until("the child of the others", || manager.group(child).is_some()).await;
+        assert_eq!(manager.registry().replica(id(manager, child)).unwrap().installed, None, "filled by a snapshot");
+    }
+    fixture.led_group(child).await;
+    write(fixture.server(0).cluster(), 0, 40, 300).await;
+    purge_logs(&fixture).await;
+    assert!(purged() >= index);
+    for at in 0..3 {
+        expect_rows(&scan(fixture.server(at).cluster()).await, 40, 300);
+    }
     fixture.stop().await;
 }
 

@@ -7,6 +7,7 @@
 //! missing replica is created *empty* and filled by the leader's snapshot, never from a seed whose content it cannot have.
 
 mod damage;
+mod divisions;
 mod force_membership;
 mod highest_ids;
 mod provision;

@@ -316,11 +316,7 @@ impl GroupDirectory for TabletManager {
         if origin.parent == GroupId::default() {
             return GroupLookup::Unreachable("the replica does not exist on this server".to_owned());
         }
-        // The parent's own log creates the child, unless the parent is past that entry or not here.
-        let parent = Self::group(self, origin.parent);
-        let awaits_division =
-            parent.is_some_and(|parent| parent.state_machine().applied_state().applied.index < origin.divide_index);
-        if awaits_division {
+        if self.awaits_division(origin) {
             return GroupLookup::Unreachable("the parent group has not applied the division yet".to_owned());
         }
         self.start_in_background(id, origin);
