@@ -111,6 +111,8 @@ pub enum Failpoint {
     DamagedStoreReopened,
     /// A server accepts Raft messages for the server that had its address before.
     ReceiverUnchecked,
+    /// An iterator over a store treats a read error as the end of the cells.
+    IteratorStatusIgnored,
 }
 
 /// Written to the log when a failpoint is enabled, and so contained in every program that can enable one.
@@ -124,7 +126,7 @@ static ENABLED: AtomicU8 = AtomicU8::new(NONE);
 
 impl Failpoint {
     /// All failpoints.
-    pub const ALL: [Self; 50] = [
+    pub const ALL: [Self; 51] = [
         Self::VoteAfterRestart,
         Self::AckBeforeSync,
         Self::VoteNotSaved,
@@ -175,6 +177,7 @@ impl Failpoint {
         Self::SlowDiskIgnored,
         Self::DamagedStoreReopened,
         Self::ReceiverUnchecked,
+        Self::IteratorStatusIgnored,
     ];
 
     /// Whether this failpoint is enabled in this process. One relaxed load of a byte that never changes in the released
