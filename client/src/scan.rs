@@ -136,6 +136,7 @@ impl ScanProgress {
 
     fn skip_to(&mut self, last: &RowKey) {
         self.rows = match self.direction {
+            Direction::Ascending if Failpoint::ScanResumesInclusively.is_enabled() => self.rows_from(last),
             Direction::Ascending => self.rows.after(last),
             Direction::Descending => self.rows.before(last),
         };
@@ -145,10 +146,13 @@ impl ScanProgress {
         self.rows = match (self.direction, range.end()) {
             (Direction::Descending, _) => self.rows.before(range.start()),
             (Direction::Ascending, None) => RowSet::default(),
-            (Direction::Ascending, Some(end)) => {
-                KeyRange::new(end.clone(), None).map(|rest| self.rows.clamp(&rest)).unwrap_or_default()
-            }
+            (Direction::Ascending, Some(end)) => self.rows_from(end),
         };
+    }
+
+    /// The remaining rows from `start` on.
+    fn rows_from(&self, start: &RowKey) -> RowSet {
+        KeyRange::new(start.clone(), None).map(|rest| self.rows.clamp(&rest)).unwrap_or_default()
     }
 }
 

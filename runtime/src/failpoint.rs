@@ -113,6 +113,8 @@ pub enum Failpoint {
     ReceiverUnchecked,
     /// An iterator over a store treats a read error as the end of the cells.
     IteratorStatusIgnored,
+    /// A scan that continues after a failure begins with the last row that it has returned.
+    ScanResumesInclusively,
 }
 
 /// Written to the log when a failpoint is enabled, and so contained in every program that can enable one.
@@ -126,7 +128,7 @@ static ENABLED: AtomicU8 = AtomicU8::new(NONE);
 
 impl Failpoint {
     /// All failpoints.
-    pub const ALL: [Self; 51] = [
+    pub const ALL: [Self; 52] = [
         Self::VoteAfterRestart,
         Self::AckBeforeSync,
         Self::VoteNotSaved,
@@ -178,6 +180,7 @@ impl Failpoint {
         Self::DamagedStoreReopened,
         Self::ReceiverUnchecked,
         Self::IteratorStatusIgnored,
+        Self::ScanResumesInclusively,
     ];
 
     /// Whether this failpoint is enabled in this process. One relaxed load of a byte that never changes in the released

@@ -9,7 +9,7 @@ use crate::process::{Ran, run_concurrently, start};
 
 /// The faults with the plans that find them. `LeaseFromResponse`, `SchemaNotSaved` and `DivideForgetsSessions` are missing: it may take dozens of
 /// seeds to find them.
-const CATALOGUE: [(Failpoint, &str); 48] = [
+const CATALOGUE: [(Failpoint, &str); 49] = [
     (Failpoint::VoteAfterRestart, "votes"),
     (Failpoint::AckBeforeSync, "outage"),
     (Failpoint::VoteNotSaved, "votes"),
@@ -58,6 +58,7 @@ const CATALOGUE: [(Failpoint, &str); 48] = [
     (Failpoint::DamageNotExamined, "decay"),
     (Failpoint::ScanSkipsRest, "scans"),
     (Failpoint::IteratorStatusIgnored, "decay"),
+    (Failpoint::ScanResumesInclusively, "scans"),
 ];
 
 /// Tried in order until one finds the fault; which one does depends on the code.
