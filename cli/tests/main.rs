@@ -14,6 +14,7 @@ mod console;
 mod containers;
 mod elastic;
 mod etcd_outage;
+mod files_run_out;
 mod first_run;
 mod kill;
 mod metrics;
