@@ -1,9 +1,9 @@
 //! The reconciler: observes the whole cluster, plans, and executes the plan. It runs when this master becomes active,
 //! every minute, when servers register or stop responding, and on request.
 //!
-//! A round that leaves something undone is followed by another one after a second. If all that is missing is the report of registered
-//! servers, the pause doubles up to 16 s: a round reads the whole cluster, and what such a server needs comes with an event, its first
-//! response or the loss of its registration. The same pauses follow while a server that is no longer registered counts as up because a
+//! A round that leaves something undone is followed by another one after a second, and while actions fail the pause doubles up to 4 s: a round
+//! reads the whole cluster. If all that is missing is the report of registered servers, it doubles up to 16 s: what such a server needs comes
+//! with an event, its first response or the loss of its registration. The same pauses follow while a server that is no longer registered counts as up because a
 //! leader has just heard from it, while a group has no leader and could elect one, and while a drained server has replicas.
 //!
 //! An action that fails is retried in the next round, with a new snapshot. Rows of METADATA are written in the order
@@ -50,6 +50,8 @@ use crate::{division, jobs, observation, problem_watch, restoration, schema_stor
 const ROUND_PERIOD: Duration = Duration::from_secs(60);
 /// The minimum between two rounds, so that an action that keeps failing does not keep the cluster busy.
 const ROUND_PERIOD_MIN: Duration = Duration::from_secs(1);
+/// The longest pause between two rounds while actions fail.
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(4);
 /// The longest pause between two rounds while registered servers do not respond.
 const WAIT_PAUSE_MAX: Duration = Duration::from_secs(16);
 /// The timeout of one action.
@@ -74,10 +76,7 @@ pub(crate) async fn reconcile(master: ActiveMaster, config: &MasterConfig, stopp
         let pause = match outcome {
             Ok(RoundOutcome::Complete) => None,
             Ok(RoundOutcome::Waiting) => Some(wait_pause(waited)),
-            Ok(RoundOutcome::Incomplete) | Err(_) => {
-                master.request_reconcile();
-                None
-            }
+            Ok(RoundOutcome::Incomplete) | Err(_) => Some(wait_pause(waited).min(RETRY_PAUSE_MAX)),
         };
         tokio::time::sleep(master.runtime().rng.jitter(ROUND_PERIOD_MIN)).await;
         let rest = pause.map_or(Duration::MAX, |pause| pause.saturating_sub(ROUND_PERIOD_MIN));
@@ -95,7 +94,7 @@ pub(crate) async fn reconcile(master: ActiveMaster, config: &MasterConfig, stopp
     }
 }
 
-/// The pause between two rounds while registered servers do not respond. `previous`: the one before, unless an event has ended it. From
+/// The pause between two rounds while something is left undone. `previous`: the one before, unless an event has ended it. From
 /// 1 s it doubles up to 16 s.
 fn wait_pause(previous: Option<Duration>) -> Duration {
     previous.map_or(ROUND_PERIOD_MIN, |previous| previous.saturating_mul(2).min(WAIT_PAUSE_MAX))
