@@ -10,7 +10,7 @@ use ebla_storage::log::GroupReplica;
 use ebla_tablet_server::tablet::TabletGroup;
 use ebla_tablet_server::tablet::lifecycle::manager::ScrubRate;
 
-use super::fixture::{Fixture, GROUP, TABLET, until};
+use super::fixture::{Fixture, GROUP, TABLET, purge_logs, until};
 use super::rows::{expect_rows, scan, write};
 
 const ROWS: u32 = 400;
@@ -69,6 +69,30 @@ async fn the_scrubber_finds_damage_that_nobody_reads() {
     damage(&fixture, follower);
     until("the quarantine", || manager.quarantined() == [victim]).await;
     expect_rows(&scan(fixture.server(follower).cluster()).await, ROWS, BYTES);
+    fixture.stop().await;
+}
+
+/// Nobody reads the rows: only the snapshot of the leader's files meets the damage. If another replica is elected meanwhile, which has sound files,
+/// there is nothing to find.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_leader_sends_no_snapshot_with_damaged_blocks() {
+    let mut fixture = Fixture::start(1 << 20).await;
+    write(fixture.server(0).cluster(), 0, ROWS, BYTES).await;
+    let leader = fixture.leader(TABLET).await;
+    let behind = (leader + 1) % 3;
+    fixture.servers[behind].take().unwrap().stop().await;
+    write(fixture.server(leader).cluster(), 0, ROWS, BYTES + 1).await;
+    let (victim, manager) = (id(&fixture, leader), Arc::clone(fixture.server(leader).tablet_manager()));
+    // A log that is just being sent is not purged.
+    let written = manager.tablet(TABLET).unwrap().report().applied;
+    while manager.log().purged(victim).unwrap_or_default() < written {
+        purge_logs(&fixture).await;
+    }
+    damage(&fixture, leader);
+    fixture.servers[behind] = Some(fixture.open(behind, 1 << 20).await);
+    let leads = || manager.group(GROUP).is_some_and(|group| group.is_leader());
+    until("the quarantine", || manager.quarantined() == [victim] || !leads()).await;
+    expect_rows(&scan(fixture.server(behind).cluster()).await, ROWS, BYTES + 1);
     fixture.stop().await;
 }
 
