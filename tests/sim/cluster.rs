@@ -171,6 +171,8 @@ pub(crate) struct SimCluster {
     pub(crate) loses_answers: bool,
     /// Users of names that send pairs of calls.
     pub(crate) duels: u32,
+    /// The number of groups for tables before the load begins, if there are more than the master creates.
+    pub(crate) groups: Option<usize>,
     pub(crate) trace: Mutex<Trace>,
     pub(crate) history: Mutex<History>,
     pub(crate) phase: Mutex<Phase>,
@@ -244,6 +246,7 @@ impl SimCluster {
             restoration: Mutex::default(),
             loses_answers: plan.loses_answers,
             duels: plan.duels,
+            groups: plan.groups,
             trace: Mutex::new(trace),
             history: Mutex::default(),
             phase: Mutex::new(Phase::Boot),

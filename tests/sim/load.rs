@@ -23,7 +23,7 @@ use crate::cluster::{Phase, SimCluster};
 use crate::divisions::request_division;
 use crate::history::{Copies, Final, FullScan, ListRead, content, list_row};
 use crate::time::{self, HostTime};
-use crate::{ages, drops, lost, names, space, steps, sums};
+use crate::{ages, drops, lost, names, quiet, space, steps, sums};
 
 /// The lists, spread over the keys so that splits part them.
 const LISTS: [&str; 6] = ["b", "d", "h", "m", "r", "w"];
@@ -313,9 +313,13 @@ pub(crate) async fn overseer(
     let runtime = cluster.runtime("overseer", &HostTime::default(), 0);
     // A tablet for each of the groups that tables have at first.
     let initial_splits: &[&str] = if moves.is_some() { &["g", "n"] } else { &[] };
-    create_table(&cluster, &runtime, &initial_splits.iter().map(|split| key(split)).collect::<Vec<_>>()).await;
+    let (table, initial_splits) = (table_name(), initial_splits.iter().map(|split| key(split)).collect::<Vec<_>>());
+    create_table(&cluster, &runtime, &table, &initial_splits).await;
     if cluster.counters > 0 {
         sums::add_families(&cluster, &runtime).await;
+    }
+    if let Some(groups) = cluster.groups {
+        quiet::create(&cluster, &runtime, groups).await;
     }
     cluster.note("overseer", "table", "");
     *cluster.phase.lock() = Phase::Load;
@@ -330,13 +334,17 @@ pub(crate) async fn overseer(
             let checked = async {
                 if cluster.step_watch.is_some() { steps::prove(&cluster, &runtime).await } else { Vec::new() }
             };
-            let (rows, names, ages, checked) = tokio::join!(wait_for_rows(&cluster, &runtime), names, ages, checked);
+            let (rows, names, ages, checked) =
+                tokio::join!(wait_for_rows(&cluster, &runtime, &table), names, ages, checked);
             let mut history = cluster.history.lock().clone();
             if let Some(loss) = &*cluster.loss.lock() {
                 history.forgive(loss);
             }
             let mut wrong = history.check(&end);
             wrong.extend(rows.into_iter().chain(names).chain(ages).chain(checked));
+            if let Some(groups) = cluster.groups {
+                wrong.extend(quiet::prove(&cluster, &runtime, groups).await);
+            }
             wrong
         }
         Err(_elapsed) => vec![format!("not live: some operations still fail {CONVERGE:?} after the end of all faults")],
@@ -380,11 +388,11 @@ async fn request_moves(cluster: &SimCluster, runtime: &Runtime, mean: Option<Dur
 
 /// Waits until METADATA lists each tablet of the table once: the rows that merges have left behind are removed, at the latest by
 /// the master's periodic reconciliation.
-async fn wait_for_rows(cluster: &SimCluster, runtime: &Runtime) -> Vec<String> {
+pub(crate) async fn wait_for_rows(cluster: &SimCluster, runtime: &Runtime, table: &TableName) -> Vec<String> {
     let end = time::elapsed() + LISTED;
     let list = async || {
         let client = Client::connect_cluster(&cluster.servers[0].address(), runtime.clone()).await?;
-        client.tablets(&table_name()).await
+        client.tablets(table).await
     };
     loop {
         let listed = tokio::time::timeout(Duration::from_secs(5), list()).await;
@@ -396,20 +404,20 @@ async fn wait_for_rows(cluster: &SimCluster, runtime: &Runtime) -> Vec<String> {
         }
         if time::elapsed() > end {
             let ranges: Vec<_> = tablets.iter().map(|one| format!("{} {}", one.tablet, one.range)).collect();
-            return vec![format!("METADATA lists {ranges:?}, {}", outcome_name(&listed))];
+            return vec![format!("METADATA lists {ranges:?} of {table}, {}", outcome_name(&listed))];
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
 
-async fn create_table(cluster: &SimCluster, runtime: &Runtime, splits: &[RowKey]) {
+/// Creates a table with the families `l`, `v` and `w`; retries until it exists.
+pub(crate) async fn create_table(cluster: &SimCluster, runtime: &Runtime, table: &TableName, splits: &[RowKey]) {
     let rule = GcRule::Any(vec![GcRule::MaxVersions(1), GcRule::MaxAge(AGE_MAX)]);
     let families: Vec<_> = ["l", "v", "w"].iter().map(|name| ((*name).to_owned(), Some(rule.clone()))).collect();
     for turn in 0.. {
         let server = &cluster.servers[turn % cluster.servers.len()];
         let admin = Admin::connect(&server.address(), runtime);
-        match tokio::time::timeout(Duration::from_secs(10), admin.create_table(&table_name(), &families, splits)).await
-        {
+        match tokio::time::timeout(Duration::from_secs(10), admin.create_table(table, &families, splits)).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) if error.reason == Reason::AlreadyExists => return,
             Ok(Err(error)) => tracing::info!(%error, "no table yet"),

@@ -15,6 +15,10 @@ use crate::steps::StepCrash;
 /// for every link between two hosts.
 pub(crate) const CLIENTS: &str = "clients";
 
+/// The groups of the plan `many-groups`. Each costs processor time until the end of the run: heartbeats, and a store that is opened again
+/// after each crash.
+const MANY_GROUPS: usize = 40;
+
 /// Parameters of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -49,6 +53,9 @@ pub(crate) struct Plan {
     pub(crate) loses_majority: bool,
     /// Whether the lock service is restored from a backup after the load, and recovered.
     pub(crate) restores: bool,
+    /// The number of groups for tables before the load begins, most of which then get no request until all faults have ended. `None`: as
+    /// many as the master creates with the first table.
+    pub(crate) groups: Option<usize>,
     /// Whether a client checks when the cells of a family with a maximum age are removed. Not with wall clocks that jump: a leader whose
     /// clock is ahead may age cells early.
     pub(crate) ages: bool,
@@ -131,6 +138,7 @@ impl Plan {
             loses_answers: false,
             loses_majority: false,
             restores: seed % 13 == 7 && drains.is_none() && failure_timeouts.end().is_none(),
+            groups: None,
             ages,
             purges_logs: seed % 4 == 3,
             failure_timeouts,
@@ -295,6 +303,10 @@ impl Plan {
                 let plan = Self { servers: 4, balance: ReplicaBalance::On, restores: true, tables: true, ..plan };
                 let (moves, splits) = (Some(Duration::from_secs(1)), many_splits());
                 Self { fault_rates: FaultRates::transit(), moves, splits, clients: 2, counters: 1, drops: true, ..plan }
+            }
+            "many-groups" => {
+                let plan = Self { fault_rates: FaultRates::many_groups(), splits: Vec::new(), clients: 2, ..plan };
+                Self { groups: Some(MANY_GROUPS), moves: Some(Duration::from_secs(3)), ..plan }
             }
             "duels" => {
                 let plan = Self { fault_rates: FaultRates::calm(), splits: Vec::new(), clients: 1, ..plan };

@@ -86,6 +86,7 @@ fn fast_folder() -> PathBuf {
 /// Result of a process.
 pub(crate) struct Ran {
     pub(crate) seed: u64,
+    pub(crate) plan: String,
     pub(crate) text: String,
     pub(crate) succeeded: bool,
 }
@@ -101,7 +102,7 @@ pub(crate) fn start_with(seed: u64, plan: &str, variables: &[(&str, &str)]) -> R
     command.env("EBLA_SIM_SEED", seed.to_string()).env("EBLA_SIM_PLAN", plan).envs(variables.iter().copied());
     let output = command.output().unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    Ran { seed, text, succeeded: output.status.success() }
+    Ran { seed, plan: plan.to_owned(), text, succeeded: output.status.success() }
 }
 
 /// Concurrent runs.

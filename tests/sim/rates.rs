@@ -84,6 +84,14 @@ impl FaultRates {
         calm.every(Recurring::Crash, 1_500)
     }
 
+    /// Servers that crash, alone or all at once, or are suspended, and links that are cut: each change of a leader concerns many groups.
+    pub(crate) fn many_groups() -> Self {
+        let mut calm = Self::calm();
+        calm.rates.down = (Duration::from_millis(2), Duration::from_secs(3));
+        let crashes = calm.every(Recurring::Crash, 2_500).every(Recurring::CrashAll, 12_000);
+        crashes.every(Recurring::Suspend, 5_000).every(Recurring::Cut, 2_000).every(Recurring::Isolate, 6_000)
+    }
+
     /// Servers of the mounttable and of its storage that crash, and links that are cut.
     pub(crate) fn names() -> Self {
         let mut calm = Self::calm();

@@ -29,8 +29,10 @@ pub(crate) struct Outcome {
     pub(crate) figures: String,
 }
 
-/// Timeout of the creation of the first table.
+/// Timeout of the creation of the first tables.
 const BOOT: Duration = Duration::from_secs(60);
+/// Timeout of the divisions that make many groups.
+const DIVISIONS: Duration = Duration::from_secs(60);
 /// Timeout until the groups of a lost majority, or a lock service that was restored, are recovered.
 const RECOVERED: Duration = Duration::from_secs(60);
 /// Load without faults, before a loss and after its recovery.
@@ -60,8 +62,9 @@ pub(crate) fn run(plan: &Plan, folder: &std::path::Path, trace: Trace) -> Outcom
         leaders: Vec::new(),
     };
     let mut wrong = Vec::new();
-    if !steps.until(BOOT, None, |cluster| cluster.phase() == Phase::Load) {
-        wrong.push(format!("not live: no table after {BOOT:?}"));
+    let boot = if plan.groups.is_some() { BOOT + DIVISIONS } else { BOOT };
+    if !steps.until(boot, None, |cluster| cluster.phase() == Phase::Load) {
+        wrong.push(format!("not live: the load has not begun after {boot:?}"));
         return finish(plan, &cluster, &sim, wrong);
     }
     let rng = Rng::seeded(plan.seed ^ 0xbad_1dea);

@@ -1,4 +1,4 @@
-//! Many seeds: this program, started again for each, two at a time.
+//! Many seeds: this program, started again for each, two at a time. Also a few seeds of the plans that no seed draws.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -26,6 +26,9 @@ pub(crate) enum Choice {
     Fresh,
 }
 
+/// Plans that no seed draws and no planted fault needs, with the seeds of each that are run before the others.
+const NAMED_PLANS: [(&str, Range<u64>); 1] = [("many-groups", 1..3)];
+
 /// Checks that seeds are deterministic, then runs as many seeds as possible in the time; returns whether all passed.
 pub(crate) fn all(choice: Choice) -> bool {
     let seconds = number("EBLA_SIM_SECONDS");
@@ -36,6 +39,7 @@ pub(crate) fn all(choice: Choice) -> bool {
         failed.extend(repeats(2, "swarm"));
         failed.extend(repeats(1, "names"));
         failed.extend(repeats(1, "suspend"));
+        failed.extend(of_named_plans());
     }
     let first = match choice {
         Choice::Fixed => 1,
@@ -44,7 +48,8 @@ pub(crate) fn all(choice: Choice) -> bool {
     let timeout = seconds.unwrap_or(if named.is_some() { u64::MAX } else { 180 });
     failed.extend(many(named.unwrap_or(first..u64::MAX), Duration::from_secs(timeout)));
     for ran in &failed {
-        println!("FAILED: seed {}\n{}\nrun it again: make sim SEED={}", ran.seed, ran.text, ran.seed);
+        let Ran { seed, plan, text, .. } = ran;
+        println!("FAILED: seed {seed}\n{text}\nrun it again: EBLA_SIM_PLAN={plan} make sim SEED={seed}");
     }
     failed.is_empty()
 }
@@ -67,6 +72,23 @@ fn repeats(seed: u64, plan: &str) -> Vec<Ran> {
     }
     println!("seed {seed} is not deterministic: {hashes:?}");
     runs
+}
+
+/// Runs the seeds of the named plans; returns the failed runs.
+fn of_named_plans() -> Vec<Ran> {
+    let runs = NAMED_PLANS.into_iter().flat_map(|(plan, seeds)| seeds.map(move |seed| (plan, seed)));
+    let mut failed = Vec::new();
+    run_concurrently(
+        runs,
+        |(plan, seed)| start(seed, plan, ""),
+        |ran| {
+            println!("{} {}", ran.plan, ran.text.trim_end());
+            if !ran.succeeded {
+                failed.push(ran);
+            }
+        },
+    );
+    failed
 }
 
 /// Runs the seeds until the end of the range or of the time; returns the failed runs.
