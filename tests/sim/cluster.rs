@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 
 use crate::chubby::{Link, LinkedChubby, LockService};
 use crate::history::History;
+use crate::large::LargeRows;
 use crate::lost::Loss;
 use crate::names;
 use crate::net::SimNet;
@@ -50,6 +51,8 @@ pub(crate) const TIMINGS: RaftTimings = RaftTimings {
 const LARGE_LOG: (u64, u64) = (1 << 30, 256 << 10);
 /// Segments are collected during a run, and servers that were down need snapshots.
 const SMALL_LOG: (u64, u64) = (128 << 10, 32 << 10);
+/// The same with a few entries of several MiB, so that servers that were down for a short time do not need snapshots.
+const SMALL_LOG_OF_LARGE_VALUES: (u64, u64) = (8 << 20, 1 << 20);
 
 /// All stores are read again and again where files rot, so that damage which no read meets is found before the end.
 const SCRUB: ScrubOptions =
@@ -173,6 +176,10 @@ pub(crate) struct SimCluster {
     pub(crate) duels: u32,
     /// The number of groups for tables before the load begins, if there are more than the master creates.
     pub(crate) groups: Option<usize>,
+    /// Whether a client writes large values.
+    pub(crate) large_values: bool,
+    /// The rows of that client.
+    pub(crate) large_rows: Mutex<LargeRows>,
     pub(crate) trace: Mutex<Trace>,
     pub(crate) history: Mutex<History>,
     pub(crate) phase: Mutex<Phase>,
@@ -247,6 +254,8 @@ impl SimCluster {
             loses_answers: plan.loses_answers,
             duels: plan.duels,
             groups: plan.groups,
+            large_values: plan.large_values,
+            large_rows: Mutex::default(),
             trace: Mutex::new(trace),
             history: Mutex::default(),
             phase: Mutex::new(Phase::Boot),
@@ -343,7 +352,11 @@ pub(crate) async fn tablet_server(cluster: Arc<SimCluster>, number: usize) -> tu
         options.lease_ttl = lease;
     }
     options.restart = RestartScope::Server;
-    let (log_bytes, segment_bytes) = if cluster.purges_logs { SMALL_LOG } else { LARGE_LOG };
+    let (log_bytes, segment_bytes) = match (cluster.purges_logs, cluster.large_values) {
+        (false, _) => LARGE_LOG,
+        (true, false) => SMALL_LOG,
+        (true, true) => SMALL_LOG_OF_LARGE_VALUES,
+    };
     options.log_bytes = ByteSize::new(log_bytes);
     options.segment_bytes = ByteSize::new(segment_bytes);
     if let Some(bytes) = cluster.metadata_split_bytes {

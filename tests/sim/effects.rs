@@ -9,7 +9,7 @@ use ebla_tests::faults::fault::{Action, FaultKind, Leases, Place, RottenFile};
 use turmoil::Sim;
 
 use crate::cluster::{SimCluster, SimHost};
-use crate::{rot, space};
+use crate::{rot, space, transfers};
 
 /// About how long a message takes on a link that was slow.
 const LATENCY: Duration = Duration::from_millis(1);
@@ -159,6 +159,9 @@ impl<'s> Effects<'s, '_> {
     }
 
     fn inject_at_link(&mut self, kind: FaultKind, a: &str, b: &str) {
+        if matches!(kind, FaultKind::Partition(_)) && transfers::is_loaded(self.sim, self.cluster, a, b) {
+            self.count("nemesis", "cut-in-message", &format!("{a} {b}"));
+        }
         match kind {
             FaultKind::Partition(Direction::Both) => {
                 self.sim.partition(a, b);

@@ -23,7 +23,7 @@ use crate::cluster::{Phase, SimCluster};
 use crate::divisions::request_division;
 use crate::history::{Copies, Final, FullScan, ListRead, content, list_row};
 use crate::time::{self, HostTime};
-use crate::{ages, drops, lost, names, quiet, space, steps, sums};
+use crate::{ages, drops, large, lost, names, quiet, space, steps, sums};
 
 /// The lists, spread over the keys so that splits part them.
 const LISTS: [&str; 6] = ["b", "d", "h", "m", "r", "w"];
@@ -76,6 +76,20 @@ pub(crate) async fn wait_for(cluster: &SimCluster, phase: Phase) {
     }
 }
 
+/// Connects to a random server: half of the time with the public API, half of the time with direct access to leaders.
+pub(crate) async fn connect(cluster: &SimCluster, runtime: &Runtime, rng: &Rng) -> Option<Client> {
+    let address = any_address(cluster, rng);
+    if rng.below(2) == 0 {
+        return Some(Client::endpoint(&address, runtime.clone()));
+    }
+    let asked = Client::connect_cluster(&address, runtime.clone());
+    if let Ok(Ok(client)) = tokio::time::timeout(Duration::from_secs(2), asked).await {
+        return Some(client);
+    }
+    tokio::time::sleep(rng.jitter(Duration::from_millis(200))).await;
+    None
+}
+
 struct Worker {
     cluster: Arc<SimCluster>,
     runtime: Runtime,
@@ -104,21 +118,9 @@ impl Worker {
         }
     }
 
-    /// Connects to a random server: half of the time with the public API, half of the time with direct access to leaders.
+    /// Connects to a random server, with a random timeout of each call.
     async fn connect(&self) -> Option<Table> {
-        let address = any_address(&self.cluster, &self.rng);
-        let client = if self.rng.below(2) == 0 {
-            Client::endpoint(&address, self.runtime.clone())
-        } else {
-            let asked = Client::connect_cluster(&address, self.runtime.clone());
-            match tokio::time::timeout(Duration::from_secs(2), asked).await {
-                Ok(Ok(client)) => client,
-                _ => {
-                    tokio::time::sleep(self.rng.jitter(Duration::from_millis(200))).await;
-                    return None;
-                }
-            }
-        };
+        let client = connect(&self.cluster, &self.runtime, &self.rng).await?;
         let timeout = Duration::from_secs(1 + self.rng.below(8));
         Some(client.table(&table_name()).with_timeout(timeout))
     }
@@ -321,6 +323,9 @@ pub(crate) async fn overseer(
     if let Some(groups) = cluster.groups {
         quiet::create(&cluster, &runtime, groups).await;
     }
+    if cluster.large_values {
+        large::create(&cluster, &runtime).await;
+    }
     cluster.note("overseer", "table", "");
     *cluster.phase.lock() = Phase::Load;
     tokio::join!(request_splits(&cluster, &runtime, splits), request_moves(&cluster, &runtime, moves));
@@ -344,6 +349,9 @@ pub(crate) async fn overseer(
             wrong.extend(rows.into_iter().chain(names).chain(ages).chain(checked));
             if let Some(groups) = cluster.groups {
                 wrong.extend(quiet::prove(&cluster, &runtime, groups).await);
+            }
+            if cluster.large_values {
+                wrong.extend(large::prove(&cluster, &runtime).await);
             }
             wrong
         }

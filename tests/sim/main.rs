@@ -8,6 +8,7 @@
 //!   cluster   the simulated cluster: state that survives crashes, processes of each host
 //!   nemesis   fault injection by the driver of tests/harness/faults;   rates   how often faults recur
 //!   effects   what each fault does
+//!   transfers cuts of links in the middle of large messages;   large   a client of large values
 //!   space     disks that are full;   slow   disks that are slow;   rot   files whose bytes change;   lost   the loss of a majority
 //!   tenant    a client that creates, changes and deletes tables
 //!   drains    an operator who drains servers
@@ -42,6 +43,7 @@ mod drains;
 mod drops;
 mod effects;
 mod history;
+mod large;
 mod load;
 mod lost;
 mod names;
@@ -63,6 +65,7 @@ mod sums;
 mod tenant;
 mod time;
 mod trace;
+mod transfers;
 
 use std::process::ExitCode;
 

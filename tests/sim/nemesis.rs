@@ -14,6 +14,7 @@ use turmoil::Sim;
 use crate::cluster::SimCluster;
 use crate::effects::{Effects, Severity};
 use crate::rates::FaultRates;
+use crate::transfers::TransferCuts;
 
 /// Time until the restart of a process that ended by an error.
 const RESTART_AFTER: Duration = Duration::from_millis(500);
@@ -22,20 +23,25 @@ const RESTART_AFTER: Duration = Duration::from_millis(500);
 pub(crate) struct Nemesis {
     driver: Driver,
     severity: Severity,
+    transfer_cuts: Option<TransferCuts>,
 }
 
 impl Nemesis {
     /// `from`: the time since the start of the simulation, as in the other methods.
     pub(crate) fn new(fault_rates: FaultRates, rng: Rng, from: Duration) -> Self {
-        let FaultRates { rates, chubby_lost_per_mille, loss } = fault_rates;
+        let FaultRates { rates, chubby_lost_per_mille, loss, transfer_cuts } = fault_rates;
         let severity = Severity { chubby_lost_per_mille, loss, rng: rng.fork() };
-        Self { driver: Driver::with_rates(rates, rng, from), severity }
+        let transfer_cuts = transfer_cuts.map(|mean| TransferCuts::new(mean, rng.fork(), from));
+        Self { driver: Driver::with_rates(rates, rng, from), severity, transfer_cuts }
     }
 
     /// Carries out what is due.
     pub(crate) fn act(&mut self, now: Duration, sim: &mut Sim<'_>, cluster: &SimCluster) {
         self.restart_failed(now, cluster);
         if let Some(fault) = cluster.step_watch.as_ref().and_then(|watch| watch.due(cluster)) {
+            self.driver.plan(now, fault);
+        }
+        if let Some(fault) = self.transfer_cuts.as_mut().and_then(|cuts| cuts.due(now, sim, cluster)) {
             self.driver.plan(now, fault);
         }
         while self.driver.next_at().is_some_and(|due| due <= now) {
@@ -49,6 +55,7 @@ impl Nemesis {
 
     /// Ends all faults and starts all processes; wall clocks stay as they are, and all run evenly. No new faults afterwards.
     pub(crate) fn end_faults(&mut self, sim: &mut Sim<'_>, cluster: &SimCluster) {
+        self.transfer_cuts = None;
         let actions = self.driver.end_all();
         self.carry_out(&actions, sim.elapsed(), sim, cluster);
         for node in cluster.nodes() {

@@ -56,6 +56,8 @@ pub(crate) struct Plan {
     /// The number of groups for tables before the load begins, most of which then get no request until all faults have ended. `None`: as
     /// many as the master creates with the first table.
     pub(crate) groups: Option<usize>,
+    /// Whether one more client writes values of 1 to 4 MiB. Commit logs that are purged are larger then.
+    pub(crate) large_values: bool,
     /// Whether a client checks when the cells of a family with a maximum age are removed. Not with wall clocks that jump: a leader whose
     /// clock is ahead may age cells early.
     pub(crate) ages: bool,
@@ -139,6 +141,7 @@ impl Plan {
             loses_majority: false,
             restores: seed % 13 == 7 && drains.is_none() && failure_timeouts.end().is_none(),
             groups: None,
+            large_values: false,
             ages,
             purges_logs: seed % 4 == 3,
             failure_timeouts,
@@ -308,6 +311,11 @@ impl Plan {
                 let plan = Self { fault_rates: FaultRates::many_groups(), splits: Vec::new(), clients: 2, ..plan };
                 Self { groups: Some(MANY_GROUPS), moves: Some(Duration::from_secs(3)), ..plan }
             }
+            "large-values" => {
+                let (fault_rates, load) = (FaultRates::large_values(), Duration::from_secs(30));
+                let plan = Self { fault_rates, load, splits: Vec::new(), clients: 1, ..plan };
+                Self { large_values: true, purges_logs: true, ..plan }
+            }
             "duels" => {
                 let plan = Self { fault_rates: FaultRates::calm(), splits: Vec::new(), clients: 1, ..plan };
                 Self { names: true, duels: 24, ..plan }
@@ -346,7 +354,8 @@ impl Plan {
 
     /// The number of clients that drain.
     pub(crate) fn drained(&self) -> u64 {
-        self.clients + self.counters + [self.drops, self.names, self.ages].map(u64::from).iter().sum::<u64>()
+        let others = [self.drops, self.names, self.ages, self.large_values];
+        self.clients + self.counters + others.map(u64::from).iter().sum::<u64>()
     }
 
     /// No faults.

@@ -16,12 +16,15 @@ pub(crate) struct FaultRates {
     pub(crate) chubby_lost_per_mille: u64,
     /// Loss of unsynced data in a power failure.
     pub(crate) loss: Loss,
+    /// The mean time between two cuts of a link in the middle of a large message; `None`: cuts come at random moments only.
+    pub(crate) transfer_cuts: Option<Duration>,
 }
 
 impl FaultRates {
     /// No faults at all.
     pub(crate) fn calm() -> Self {
-        Self { rates: Rates::none(TIMINGS.election_max), chubby_lost_per_mille: 0, loss: Loss::All }
+        let rates = Rates::none(TIMINGS.election_max);
+        Self { rates, chubby_lost_per_mille: 0, loss: Loss::All, transfer_cuts: None }
     }
 
     /// No faults, and failed servers are replaced after a short time.
@@ -90,6 +93,15 @@ impl FaultRates {
         calm.rates.down = (Duration::from_millis(2), Duration::from_secs(3));
         let crashes = calm.every(Recurring::Crash, 2_500).every(Recurring::CrashAll, 12_000);
         crashes.every(Recurring::Suspend, 5_000).every(Recurring::Cut, 2_000).every(Recurring::Isolate, 6_000)
+    }
+
+    /// Links that are cut in the middle of large messages or are slow, and servers that are down for so long that the entries they miss are
+    /// purged.
+    pub(crate) fn large_values() -> Self {
+        let mut calm = Self::calm();
+        calm.rates.down = (Duration::from_millis(300), Duration::from_secs(3));
+        calm.transfer_cuts = Some(Duration::from_secs(4));
+        calm.every(Recurring::Crash, 4_000).every(Recurring::Slow, 2_500)
     }
 
     /// Servers of the mounttable and of its storage that crash, and links that are cut.

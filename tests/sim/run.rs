@@ -19,7 +19,7 @@ use crate::nemesis::Nemesis;
 use crate::plan::{CLIENTS, Plan};
 use crate::replicas;
 use crate::trace::Trace;
-use crate::{ages, clocks, drains, drops, lost, restored, rot, slow, steps, sums, tenant};
+use crate::{ages, clocks, drains, drops, large, lost, restored, rot, slow, steps, sums, tenant};
 
 /// Result of a run.
 pub(crate) struct Outcome {
@@ -197,6 +197,9 @@ async fn clients(cluster: Arc<SimCluster>, plan: Plan) -> turmoil::Result {
     }
     if plan.ages {
         running.push(spawn_local(ages::client(shared())));
+    }
+    if plan.large_values {
+        running.push(spawn_local(large::client(shared())));
     }
     if plan.tables {
         running.push(spawn_local(tenant::run(shared())));
