@@ -108,3 +108,15 @@ pub(super) fn openraft_config(config: &GroupConfig) -> Result<Arc<Config>, Start
     };
     settings.validate().map(Arc::new).map_err(|error| StartError::Settings(error.to_string()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A follower of another release keeps its own promise: if that were shorter than the lease of a leader of this release, a read of the
+    /// leader could miss what others have committed.
+    #[test]
+    fn the_promise_of_followers_is_that_of_earlier_releases() {
+        assert_eq!(RaftTimings::default().election_max, Duration::from_secs(1), "a change needs a cluster version");
+    }
+}
