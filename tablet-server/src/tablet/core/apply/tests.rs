@@ -502,6 +502,81 @@ fn tokens_are_refused_rather_than_forgotten() {
     assert_eq!(applier.apply(later).unwrap(), Reply::Write(vec![RowReply::Applied]));
 }
 
+/// One write less than a session may have outstanding: 65,535, from the first on.
+fn fill_session(state: &mut GroupState, session: SessionId) {
+    let window = state.session(session);
+    for sequence in 1..65_536 {
+        window.record(Sequence::new(sequence), Sequence::new(1), None, Micros::ZERO);
+    }
+}
+
+/// A session whose first write does not end is refused at last. Nothing of it is forgotten, so that no write is applied twice.
+#[test]
+fn outstanding_writes_are_refused_rather_than_forgotten() {
+    let mut history = History::new();
+    fill_session(&mut history.state, SessionId::new(1));
+    let refused = "refused NotNow: the session has too many outstanding writes";
+    assert_eq!(history.run(&["second 1", "write s1.65536/1 a set f:q@1=x"]), ["applied", "  a  f:q@1=x"]);
+    let beyond = history.run(&["write s1.65537/1 a set f:q@1=y; token tokentoken"]);
+    assert_eq!(beyond, [refused, "  a  f:q@1=x"]);
+    assert_eq!(history.state.tokens.keys().count(), 0, "the token of a refused write is not recorded");
+    let others = [
+        "restart",
+        "write s1.1/1 a set f:q@1=z",
+        "write s1.65536/1 a set f:q@1=z",
+        "write s1.65537/1 a set f:q@1=y",
+        "write s2.1/1 b set f:q@1=x",
+    ];
+    let shown = history.run(&others);
+    assert_eq!(shown, ["duplicate", "duplicate", refused, "applied", "  a  f:q@1=x", "  b  f:q@1=x"]);
+    // A refused write does not count as use of the session, which expires 15 minutes after the last applied one.
+    let again = "write s1.65537/1 a set f:q@1=y";
+    assert_eq!(history.run(&["wait 900", again])[0], refused);
+    assert_eq!(history.run(&["wait 1", again])[0], "applied");
+}
+
+/// A session that acknowledges responses in time is never full.
+#[test]
+fn acknowledged_writes_do_not_count_as_outstanding() {
+    let mut history = History::new();
+    fill_session(&mut history.state, SessionId::new(1));
+    let script = ["write s1.65536/65000 a none", "write s1.65537/65000 a none", "write s1.64999/65000 a none"];
+    let acknowledged = "refused SessionForgotten: duplicate check impossible: sequence already acknowledged by client";
+    assert_eq!(history.run(&script), ["applied", "applied", acknowledged]);
+    let window = &history.state.sessions[&SessionId::new(1)];
+    assert_eq!((window.lowest_outstanding, window.applied.len()), (Sequence::new(65_000), 538));
+}
+
+/// A full group refuses new sessions; none is forgotten early, and only time frees space.
+#[test]
+fn sessions_are_refused_rather_than_forgotten() {
+    let mut history = History::new();
+    for session in 1..10_000 {
+        let window = history.state.session(SessionId::new(session));
+        window.record(Sequence::new(1), Sequence::new(1), None, Micros::from_millis(1000));
+    }
+    let refused = "refused NotNow: too many sessions write to this group";
+    let script = [
+        "second 1",
+        "write s10000.1/1 a set f:q@1=x",
+        "write s10001.1/1 a set f:q@1=y; token tokentoken",
+        "write s1.1/1 a set f:q@1=y",
+        "write s1.2/1 b set f:q@1=x",
+    ];
+    let shown = history.run(&script);
+    assert_eq!(shown, ["applied", refused, "duplicate", "applied", "  a  f:q@1=x", "  b  f:q@1=x"]);
+    assert!(!history.state.sessions.contains_key(&SessionId::new(10_001)));
+    assert_eq!((history.state.sessions.len(), history.state.tokens.keys().count()), (10_000, 0));
+    // One session is in use; the others expire 15 minutes after their only write.
+    assert_eq!(history.run(&["wait 600", "write s1.3/1 b set f:q@1=y"])[0], "applied");
+    let new = "write s10001.1/1 a set f:q@1=y";
+    assert_eq!(history.run(&["wait 300", new])[0], refused);
+    history.run(&["wait 1"]);
+    assert_eq!(history.state.sessions.len(), 10_000, "the write itself must remove the expired ones");
+    assert_eq!(history.run(&[new, "write s1.3/1 b set f:q@1=z"])[..2], ["applied", "duplicate"]);
+    assert!(history.state.sessions.keys().eq(&[1, 10_001].map(SessionId::new)));
+}
+
 /// A restarted replica forgets at another time than one that kept running. Their replies are the same.
 #[test]
 fn the_time_of_forgetting_does_not_change_replies() {

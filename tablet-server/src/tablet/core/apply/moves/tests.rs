@@ -530,6 +530,58 @@ fn sessions_keep_their_idle_time() {
     assert_eq!(now.since(target.state.sessions[&SessionId::new(4)].last_used), Duration::from_secs(60));
 }
 
+/// A part with more sessions than the target can store has no effect, until sessions of the target have expired.
+#[test]
+fn sessions_beyond_the_bound_of_the_target_are_refused() {
+    let second = |second: i64| Micros::from_millis(second * 1000);
+    let id = MoveId { tablet: TABLET, generation: Generation::new(1) };
+    // The target has 9,999 sessions, last used in second 1, and receives more in second `now`.
+    let import = |now: i64, sessions: &[u128]| {
+        let mut target = Group::new(11);
+        target.state.advance_time(second(1), None);
+        for session in 1..10_000 {
+            target.state.session(SessionId::new(session)).advance(Sequence::new(1), second(1));
+        }
+        target.state.advance_time(second(901), Some(Duration::from_secs(900)));
+        target.state.advance_time(second(now), Some(second(now).since(second(901))));
+        assert_eq!(target.state.sessions.len(), 9_999, "expired ones are still stored");
+        let arrival = Arrival {
+            generation: id.generation,
+            table: TABLE,
+            range: KeyRange::all(),
+            source: GroupId::new(10),
+            copy: None,
+            progress: ArrivalProgress::Importing(ImportPosition::Start),
+        };
+        target.state.put_arrival(TABLET, arrival);
+        let row = stored_row(TABLE, &RowKey::new("row"));
+        let cell = codec::encode_parts(row.as_bytes(), FAMILY, b"q", Micros::new(1));
+        let session = |session: &u128| ImportedSession {
+            session: SessionId::new(*session),
+            window: ebla_model::session::SessionWindow::default(),
+            idle: Duration::ZERO,
+        };
+        let chunk = ImportChunk {
+            from: ImportPosition::Start,
+            to: ImportPosition::End,
+            cells: vec![(Bytes::from(cell), Bytes::new())],
+            tokens: Vec::new(),
+            sessions: sessions.iter().map(session).collect(),
+            copy: None,
+            removed: ebla_model::tablet_move::RemovedCells::default(),
+            times: None,
+        };
+        let mut applier = Applier::new(&mut target.state, &target.cells);
+        let status = applier.import(id, chunk);
+        (status, applier.edit_count(), target.state.sessions.len())
+    };
+    let imported = || ImportStatus::Importing(ImportPosition::End);
+    let full = "too many sessions write to the group; move the tablet again later";
+    assert_eq!(import(901, &[9_999, 10_000, 10_001]), (ImportStatus::Refused(full.to_owned()), 0, 9_999));
+    assert_eq!(import(901, &[9_999, 10_000]), (imported(), 1, 10_000), "the target knows one of the two");
+    assert_eq!(import(902, &[9_999, 10_000, 10_001]), (imported(), 1, 3));
+}
+
 /// The target's clock has jumped, so that its session time is far behind its log's time; the source's has not.
 #[test]
 fn a_token_keeps_its_time_in_the_target() {
