@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ebla_chubby::{Counter, Write, paths};
+use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, ReplicaId};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_runtime::Clock;
@@ -337,6 +339,58 @@ async fn a_division_deletes_nothing_where_another_group_has_the_new_id() {
     }
     assert_eq!(stopped.tablet_ids().len(), 2, "both tablets are still there");
     expect_rows(&scan(cluster).await, 40, 200);
+    fixture.stop().await;
+}
+
+/// An error that refuses an id, with this in its message.
+fn expect_id_refused(error: &Error, message: &str) {
+    assert_eq!(error.reason, Reason::FailedPrecondition, "{error}");
+    assert!(error.message.contains(message), "{error}");
+}
+
+/// As after a restore of Chubby from an older backup: it gives the ids of the tablet and of the group again, which the leader knows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn ids_in_use_are_refused_and_the_next_ones_are_given() {
+    let fixture = Fixture::start(1 << 20).await;
+    let cluster = fixture.server(0).cluster();
+    write(cluster, 0, 40, 200).await;
+    let group = fixture.led_group(GROUP).await;
+    let tablet = group.tablet(TABLET).unwrap();
+    let membership = group.descriptor().membership_log_id;
+    let again = vec![
+        Write::put(Counter::Tablets.path(), TABLET.to_string()),
+        Write::put(Counter::Groups.path(), GROUP.to_string()),
+    ];
+    fixture.shared().transact(Vec::new(), again).await.unwrap();
+
+    let refused = tablet.split(Some(key(20)), TIMEOUT).await.unwrap_err();
+    expect_id_refused(&refused.error, "ids up to 100 are in use");
+    assert_eq!(group.tablet_ids(), [TABLET]);
+    let (_, right) = tablet.split(Some(key(20)), TIMEOUT).await.unwrap();
+    assert_eq!(right.tablet, TABLET.next());
+
+    let refused = group.divide(membership, TIMEOUT).await.unwrap_err();
+    expect_id_refused(&refused.error, "ids up to 1000 are in use");
+    assert_eq!(group.tablet_ids(), [TABLET, right.tablet]);
+    let division = group.divide(membership, TIMEOUT).await.unwrap();
+    assert_eq!(division.right.group, GROUP.next());
+    expect_rows(&scan(cluster).await, 40, 200);
+    fixture.stop().await;
+}
+
+/// The counters may be low although no id has been given twice yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_id_is_taken_while_chubby_lacks_changes() {
+    let fixture = Fixture::start(1 << 20).await;
+    write(fixture.server(0).cluster(), 0, 40, 200).await;
+    let group = fixture.led_group(GROUP).await;
+    let tablet = group.tablet(TABLET).unwrap();
+    fixture.shared().transact(Vec::new(), vec![Write::put(paths::BEHIND, "restored")]).await.unwrap();
+    let refused = tablet.split(Some(key(20)), TIMEOUT).await.unwrap_err();
+    expect_id_refused(&refused.error, "ebla recover");
+    fixture.shared().transact(Vec::new(), vec![Write::delete(paths::BEHIND)]).await.unwrap();
+    let (_, right) = tablet.split(Some(key(20)), TIMEOUT).await.unwrap();
+    assert_eq!(right.tablet, TABLET.next(), "the refused split has taken no id");
     fixture.stop().await;
 }
 
