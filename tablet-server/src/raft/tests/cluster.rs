@@ -4,7 +4,7 @@ mod slow;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -311,13 +311,37 @@ impl Cluster {
     fn config(&self, server: ServerId, vote_holdoff: Option<Duration>, first: FirstElection) -> GroupConfig {
         let pool = |name| Blocking::pool(name, 2, 64).unwrap();
         let pools = BlockingPools { apply: pool("apply"), maintenance: pool("maintenance") };
-        let scratch = self.durable[&server].folder.path().join("scratch");
+        let scratch = self.scratch(server);
         GroupConfig {
             vote_holdoff,
             campaign_at_start: first == FirstElection::Immediate,
             timings: self.timings,
             ..GroupConfig::new(group_replica(server), server, scratch, pools)
         }
+    }
+
+    /// The folder for snapshots that a server receives.
+    pub(super) fn scratch(&self, server: ServerId) -> PathBuf {
+        self.durable[&server].folder.path().join("scratch")
+    }
+
+    /// Another network to the replica of a server. It writes what it receives on the caller's thread: time that is paused does not wait for
+    /// other threads.
+    pub(super) fn inline_network(&self, server: ServerId) -> Arc<Network> {
+        let node = &self.nodes[&server];
+        let options = NetworkOptions {
+            server,
+            addresses: Arc::clone(&self.addresses) as Arc<dyn AddressBook>,
+            local_peers: LocalPeers::default(),
+            scratch: self.scratch(server),
+            maintenance: Blocking::inline(),
+            response_timeout: self.timings.election_max,
+            capacity: Arc::clone(&node.capacity),
+        };
+        let network = Network::new(options, &node.runtime);
+        let directory: Weak<OneGroup> = Arc::downgrade(&node.directory);
+        network.set_directory(directory);
+        network
     }
 
     /// Stops the replica of a server; the server and its log go on.

@@ -1,11 +1,13 @@
 //! Snapshots: which follower gets one, on which disks, and how many there are at once.
 
+use std::fs;
 use std::time::Duration;
 
+use bytes::Bytes;
 use ebla_model::id::{LogId, LogIndex, ServerId};
 use ebla_model::metadata::Membership;
-use ebla_proto::raft::SnapshotPart;
 use ebla_proto::raft::raft_client::RaftClient;
+use ebla_proto::raft::{SnapshotChunk, SnapshotPart, snapshot_part};
 use ebla_runtime::Runtime;
 use futures::FutureExt;
 use tokio::sync::mpsc;
@@ -15,6 +17,7 @@ use tonic::transport::Channel;
 use super::VERY_SLOW;
 use super::bad_messages::{Sender, client, reason};
 use super::cluster::{Cluster, FirstElection, QUICK, TABLET, Transport, until};
+use crate::raft::storage::snapshot::PART_TIMEOUT;
 
 /// Long enough for several attempts to send a snapshot.
 const ATTEMPTS: Duration = Duration::from_millis(1_800);
@@ -135,4 +138,46 @@ async fn a_receiver_refuses_a_third_snapshot_until_one_of_two_has_ended() {
     until("both places are free", || budget.free_to_receive() == 2).await;
     cluster.write("second").await;
     cluster.settled().await;
+}
+
+/// The client calls the service in memory: time that is paused would not wait for sockets.
+#[tokio::test]
+async fn a_sender_that_stops_in_the_middle_of_a_snapshot_is_given_up() {
+    let cluster = Cluster::start(1, Transport::Direct, VERY_SLOW).await;
+    let to = cluster.leader().await;
+    let node = cluster.node(to);
+    let term = node.group.leadership().unwrap().term;
+    let sender = Sender { from: ServerId::new(2), to, term, last: LogId { term, index: node.machine.last() } };
+    let header = sender.snapshot_header(&Membership::initial(&cluster.servers));
+    let chunk = |offset: u64| {
+        let data = Bytes::from_static(b"never");
+        let chunk = SnapshotChunk { file: "commands".to_owned(), offset, crc32c: crc32c::crc32c(&data), data };
+        SnapshotPart { part: Some(snapshot_part::Part::Chunk(chunk)) }
+    };
+    let (network, scratch) = (cluster.inline_network(to), cluster.scratch(to));
+    let free_and_folders =
+        || (network.snapshots().free_to_receive(), fs::read_dir(&scratch).map_or(0, Iterator::count));
+    let mut client = RaftClient::new(network.service());
+    let (parts, received) = mpsc::channel(1);
+
+    tokio::time::pause();
+    let started = tokio::time::Instant::now();
+    // If the sender is never given up, the test fails instead of waiting for ever.
+    let reply = tokio::time::timeout(PART_TIMEOUT * 4, client.install_snapshot(ReceiverStream::new(received)));
+    let send = async {
+        parts.send(SnapshotPart { part: Some(header) }).await.unwrap();
+        // A slow sender is not a silent one: each part has a deadline of its own.
+        for offset in [0, 5] {
+            tokio::time::sleep(PART_TIMEOUT * 2 / 3).await;
+            assert_eq!(free_and_folders(), (1, 1), "the snapshot is being received");
+            parts.send(chunk(offset)).await.unwrap();
+        }
+        // The stream stays open.
+        parts
+    };
+    let (reply, _parts) = tokio::join!(reply, send);
+    let given_up = reason(reply.expect("the sender is given up").unwrap().into_inner());
+    assert!(given_up.contains("no part of the snapshot has arrived for 30s"), "{given_up}");
+    assert_eq!(started.elapsed().as_secs(), 70, "30 seconds after the last part");
+    assert_eq!(free_and_folders(), (2, 0), "the place is free and the files are deleted");
 }
