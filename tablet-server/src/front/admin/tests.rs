@@ -17,6 +17,8 @@ use tonic::{service::Routes, transport::Channel};
 use tonic::Code;
 
 use super::*;
+use crate::front::budget::{RequestBudget, RequestBytes};
+use crate::middleware::GrpcService as _;
 
 /// A fake master, which counts the calls that have started.
 #[derive(Clone)]
@@ -81,12 +83,18 @@ struct Fixture {
 
 impl Fixture {
     async fn new() -> Self {
+        Self::with_budget(RequestBytes::default()).await
+    }
+
+    /// With this memory for the calls that the proxy forwards.
+    async fn with_budget(bounds: RequestBytes) -> Self {
         let runtime = Runtime::system("test");
         let embedded = Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared();
         let chubby = FaultyChubby::new(embedded);
         let directory = ChubbyDirectory::start(chubby.shared(), &runtime);
         let master = MasterClient::new(chubby.shared(), directory.clone(), runtime.clone());
         let relay = AdminProxy::<BigtableTableAdminServer<()>>::new(master, AccessControl::off());
+        let relay = relay.with(RequestBudget::new(bounds));
         let address = listen(&runtime, Routes::new(relay)).await;
         let client = BigtableTableAdminClient::new(runtime.net.channel(&address));
         Self { runtime, chubby, directory, client }
@@ -116,7 +124,13 @@ impl Fixture {
     }
 
     async fn create(&self, timeout: Duration) -> Result<String, Status> {
-        let mut request = Request::new(admin::CreateTableRequest::default());
+        self.create_named(0, timeout).await
+    }
+
+    /// Creates a table with an id of this length.
+    async fn create_named(&self, bytes: usize, timeout: Duration) -> Result<String, Status> {
+        let create = admin::CreateTableRequest { table_id: "t".repeat(bytes), ..Default::default() };
+        let mut request = Request::new(create);
         request.set_timeout(timeout);
         self.client.clone().create_table(request).await.map(|table| table.into_inner().name)
     }
@@ -246,6 +260,31 @@ async fn a_call_during_an_outage_reports_it_and_later_finds_the_next_master() {
     };
     let (response, ()) = tokio::join!(fixture.create(LONG), change);
     assert_eq!(response.unwrap(), "new");
+}
+
+#[tokio::test]
+async fn calls_beyond_the_budget_are_refused_until_others_have_ended() {
+    const LARGE: usize = 3 << 20;
+    let fixture = Fixture::with_budget(RequestBytes { total: 2 * LARGE, connection: 4 * LARGE }).await;
+    let working = Fake::new(Answer::Work);
+    let (old, old_runtime) = fixture.master(working.clone()).await;
+    fixture.elect(&old).await;
+    let others = async {
+        working.has_started(1).await;
+        let refused = fixture.create_named(LARGE, LONG).await.unwrap_err();
+        assert_eq!(from_status(&refused).0.reason, Reason::ResourceExhausted, "{refused}");
+        assert!(refused.message().contains("requests in flight on this server leave no room"), "{refused}");
+        assert_eq!(*working.started.borrow(), 1, "the master has not seen it");
+        // There is room for small calls.
+        fixture.client.clone().delete_table(admin::DeleteTableRequest::default()).await.unwrap();
+        let (new, alive) = fixture.master(Fake::new(Answer::Name("new"))).await;
+        fixture.elect(&new).await;
+        old_runtime.tasks.stop(Duration::ZERO).await;
+        alive
+    };
+    let (held, _alive) = tokio::join!(fixture.create_named(LARGE, LONG), others);
+    assert_eq!(held.unwrap_err().code(), Code::DeadlineExceeded, "its master was killed");
+    assert_eq!(fixture.create_named(LARGE, LONG).await.unwrap(), "new", "the bytes of the first call are free");
 }
 
 #[test]
