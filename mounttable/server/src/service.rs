@@ -168,3 +168,6 @@ impl<S: Store + Environment + Clone + 'static> Service<S> {
         Response::new(ReceiverStream::new(receiver).boxed())
     }
 }
+
+#[cfg(test)]
+mod tests;
