@@ -431,6 +431,11 @@ impl Cluster {
         self.durable[&server].blockers.reads.block();
     }
 
+    /// Whether a thread of a server waits for a read from its log's segments.
+    pub(super) fn has_waiting_read(&self, server: ServerId) -> bool {
+        self.durable[&server].blockers.reads.waiting() > 0
+    }
+
     pub(super) fn unblock_reads(&self, server: ServerId) {
         self.durable[&server].blockers.reads.unblock();
     }

@@ -1,7 +1,7 @@
 //! A disk whose writes, or reads, can be blocked.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ebla_storage::disk::Disk;
@@ -9,22 +9,36 @@ use ebla_storage::disk::delayed::{DelayedDisk, FileOperation};
 
 /// Blocks and unblocks operations of a disk. Clones share the state.
 #[derive(Clone, Default)]
-pub(super) struct Blocker(Arc<AtomicBool>);
+pub(super) struct Blocker(Arc<BlockerState>);
+
+#[derive(Default)]
+struct BlockerState {
+    is_blocked: AtomicBool,
+    /// The operations that wait.
+    waiting: AtomicUsize,
+}
 
 impl Blocker {
     pub(super) fn block(&self) {
-        self.0.store(true, Ordering::SeqCst);
+        self.0.is_blocked.store(true, Ordering::SeqCst);
     }
 
     pub(super) fn unblock(&self) {
-        self.0.store(false, Ordering::SeqCst);
+        self.0.is_blocked.store(false, Ordering::SeqCst);
+    }
+
+    /// The number of operations that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.0.waiting.load(Ordering::SeqCst)
     }
 
     fn wait(&self) {
-        while self.0.load(Ordering::SeqCst) {
+        self.0.waiting.fetch_add(1, Ordering::SeqCst);
+        while self.0.is_blocked.load(Ordering::SeqCst) {
             #[expect(clippy::disallowed_methods, reason = "a thread that a slow disk blocks")]
             std::thread::sleep(Duration::from_millis(1));
         }
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
