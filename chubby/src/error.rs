@@ -5,7 +5,7 @@ use ebla_model::error::{ErrorKind, Reason};
 /// A call to Chubby that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The service cannot be reached or does not respond. A transaction may or may not have been committed.
+    /// The service cannot be reached, does not respond, or has no space for a write. A transaction may or may not have been committed.
     #[error("chubby is unavailable: {0}")]
     Unavailable(String),
     /// The lease has expired or was revoked: open a new session and start again under a new identity.

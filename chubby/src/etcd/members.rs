@@ -20,6 +20,8 @@ use crate::{Error, LeaseId};
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The delay after no member could be reached.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
+/// The end of etcd's message when a write would exceed the quota of its database, and as long as its alarm NOSPACE is raised.
+const NO_SPACE: &str = "database space exceeded";
 /// The scheme of an endpoint without TLS, and that of one with TLS.
 const SCHEMES: [(&str, Transport); 2] = [("http://", Transport::Plain), ("https://", Transport::Tls)];
 
@@ -203,12 +205,22 @@ fn failure(status: &Status) -> CallFailure {
         // Of all calls made here only those that name a lease return "not found".
         Reason::NotFound => CallFailure::Rejected(Error::LeaseLost),
         Reason::InvalidArgument => CallFailure::Rejected(Error::Invalid(error.message)),
-        // Out of space: etcd rejects writes until an operator has freed space (docs/reference/formats.md).
+        // etcd rejects new values and new leases until an operator has freed space (docs/operate/troubleshooting.md).
+        Reason::ResourceExhausted if error.message.contains(NO_SPACE) => {
+            CallFailure::Rejected(Error::Unavailable(no_space(&error.message)))
+        }
         Reason::ResourceExhausted | Reason::PermissionDenied | Reason::FailedPrecondition | Reason::Unimplemented => {
             CallFailure::Rejected(Error::Unavailable(error.message))
         }
         _ => CallFailure::Ambiguous(error.message),
     }
+}
+
+/// The reason why a full etcd rejects a write, with the next step of an operator.
+fn no_space(message: &str) -> String {
+    format!(
+        "the lock service (etcd) is full: compact its history, defragment its members and disarm its alarm ({message})"
+    )
 }
 
 #[cfg(test)]
@@ -287,6 +299,21 @@ mod tests {
             call_three(&three(), RetryPolicy::Always, [Err(unsent()), Err(unsent()), Err(unsent())]).await;
         assert!(matches!(outcome, Err(Error::Unavailable(_))));
         assert!(attempts >= 3);
+    }
+
+    #[tokio::test]
+    async fn a_full_etcd_rejects_a_write_with_the_next_step() {
+        let full = || Err(Status::resource_exhausted("etcdserver: mvcc: database space exceeded"));
+        let (outcome, attempts) = call_three(&three(), RetryPolicy::Always, [full(), Ok(1), Ok(1)]).await;
+        assert_eq!(attempts, 1, "every member would reject it");
+        let error = outcome.unwrap_err().to_string();
+        for part in ["the lock service (etcd) is full", "disarm its alarm", "mvcc: database space exceeded"] {
+            assert!(error.contains(part), "{error}");
+        }
+        // Other limits of etcd do not need an operator.
+        let busy = || Err(Status::resource_exhausted("etcdserver: too many requests"));
+        let (outcome, _attempts) = call_three(&three(), RetryPolicy::Always, [busy(), Ok(1), Ok(1)]).await;
+        assert_eq!(outcome, Err(Error::Unavailable("etcdserver: too many requests".to_owned())));
     }
 
     #[tokio::test]
