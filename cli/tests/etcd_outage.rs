@@ -1,23 +1,30 @@
 //! A complete outage of etcd: killed and frozen, for longer than every lease, under a verifying load. Tablet servers that are
 //! killed meanwhile restart and serve. Changes of METADATA wait, and continue when etcd is back.
 //!
+//! An etcd that has reached its quota: the load goes on, a new table is refused with the reason, and once etcd is freed all works again without
+//! the restart of a process.
+//!
 //! `EBLA_AWAY_SECONDS` sets how long it is killed in the first part (25 when unset).
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may fail, and then says where")]
 
 use crate::support;
+use crate::support::commands::Commands;
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use ebla_chubby::etcd::Etcd;
+use ebla_chubby::{LeaseId, SharedChubby};
 use ebla_model::schema::TableName;
 use ebla_proto::admin;
 use ebla_proto::services::bigtable_table_admin_client::BigtableTableAdminClient;
 use ebla_runtime::Runtime;
 use ebla_tests::cluster::{Cluster as _, Node};
 use ebla_tests::etcd::Build;
+use ebla_tests::etcd_space::EtcdSpace;
 use ebla_tests::network::Loopback;
 use ebla_tests::process::{Plan, ProcessCluster};
 use ebla_workload::verify::{self, Counts, Load, endpoints};
@@ -26,6 +33,8 @@ use tonic::{Code, Request, Status};
 
 /// Members of etcd, and tablet servers.
 const THREE: usize = 3;
+/// The lease of masters and tablet servers.
+const LEASE: Duration = Duration::from_secs(10);
 /// Longer than every lease and a renewal: no master is active, no server is registered.
 const PAST_LEASES: Duration = Duration::from_secs(15);
 /// Timeout of a table creation that must fail.
@@ -34,6 +43,10 @@ const SHORT_TIMEOUT: Duration = Duration::from_secs(4);
 const LONG_TIMEOUT: Duration = Duration::from_secs(90);
 /// Acknowledged writes in each part of the test.
 const WRITES: u64 = 300;
+/// The quota of etcd where it is filled. The files of the cluster and their history take less than a tenth of it.
+const QUOTA_BYTES: u64 = 8 << 20;
+/// What an error says when etcd is full: the cause, the next step, and etcd's own message.
+const FULL: [&str; 3] = ["the lock service (etcd) is full", "disarm its alarm", "mvcc: database space exceeded"];
 
 fn etcd() -> impl Iterator<Item = Node> {
     (0..THREE).map(Node::Etcd)
@@ -71,9 +84,8 @@ struct OutageTest {
 }
 
 impl OutageTest {
-    async fn start() -> Self {
+    async fn start(plan: Plan) -> Self {
         let runtime = Runtime::system("away");
-        let plan = Plan::new(support::ebla(), THREE);
         let cluster = ProcessCluster::start(plan, Loopback::claim().unwrap(), &runtime).await.unwrap();
         let addresses = cluster.addresses();
         let table = TableName::from_parts("test", "test", "verified").unwrap();
@@ -149,7 +161,7 @@ fn an_etcd_outage_does_not_affect_the_data_path() {
         return;
     }
     support::block_on(async {
-        let mut test = OutageTest::start().await;
+        let mut test = OutageTest::start(Plan::new(support::ebla(), THREE)).await;
         Box::pin(killed_under_load(&mut test)).await;
         Box::pin(frozen_while_a_server_restarts(&mut test)).await;
         Box::pin(killed_while_all_servers_restart(&mut test)).await;
@@ -214,6 +226,78 @@ async fn killed_while_all_servers_restart(test: &mut OutageTest) {
     test.cluster.wait_healthy().await.unwrap();
     test.tables().create("last", LONG_TIMEOUT).await.unwrap();
     test.check("at the end", &addresses).await;
+}
+
+#[test]
+fn a_full_etcd_does_not_affect_the_data_path() {
+    if let Err(skip) = Build::Debian.program() {
+        eprintln!("skipped: {skip}");
+        return;
+    }
+    support::block_on(async {
+        let plan = Plan {
+            etcd: 1,
+            build: Build::Debian,
+            etcd_quota_bytes: Some(QUOTA_BYTES),
+            masters: 1,
+            ..Plan::new(support::ebla(), THREE)
+        };
+        let mut test = OutageTest::start(plan).await;
+        Box::pin(full_and_freed_under_load(&mut test)).await;
+    });
+}
+
+/// The files of masters and tablet servers, with their leases. A process that has lost its lease, and one that was started again, gets another
+/// lease.
+async fn leases(chubby: &SharedChubby) -> Vec<(String, LeaseId)> {
+    let (files, _revision) = chubby.list("").await.unwrap();
+    files.into_iter().filter_map(|file| Some((file.path, file.lease?))).collect()
+}
+
+/// While the alarm NOSPACE is raised, etcd 3.4 rejects every put, every transaction with a put and every new lease. It serves reads, deletions,
+/// compactions and the renewal of leases: a renewal changes only the memory of etcd's leader. So all processes keep their leases, and the
+/// master stays active; but a process that has lost its lease gets no other one.
+async fn full_and_freed_under_load(test: &mut OutageTest) {
+    let addresses = test.addresses.clone();
+    let endpoints = test.cluster.etcd_endpoints();
+    let chubby = Etcd::new(&endpoints, &test.runtime).unwrap().shared();
+    let session = chubby.open_session(LEASE).await.unwrap();
+    let mut space = EtcdSpace::connect(&endpoints[0]).await.unwrap();
+    let before = leases(&chubby).await;
+    assert_eq!(before.len(), 2 + THREE, "the master lock, the registered master and the tablet servers: {before:?}");
+
+    let running = test.begin(&addresses).await;
+    let keys = Box::pin(space.fill()).await.unwrap();
+    let clock = test.runtime.clock.clone();
+    let filled = clock.monotonic();
+    let no_lease = chubby.open_session(LEASE).await.unwrap_err().to_string();
+    let no_table = test.tables().create("fruit", SHORT_TIMEOUT).await.unwrap_err();
+    assert_eq!(no_table.code(), Code::Unavailable, "nothing was created, so the caller may retry: {no_table}");
+    for part in FULL {
+        assert!(no_lease.contains(part), "a new lease: {no_lease}");
+        assert!(no_table.message().contains(part), "a new table: {no_table}");
+    }
+    tokio::time::sleep((filled + PAST_LEASES).saturating_sub(clock.monotonic())).await;
+    test.finish(&format!("etcd full after {keys} keys, for {PAST_LEASES:?}"), running).await;
+    test.writes("etcd full for longer than every lease", &addresses).await;
+    test.check("while etcd is full", &addresses).await;
+    assert!(session.is_alive(), "a lease was not renewed");
+    assert_eq!(leases(&chubby).await, before, "a process has lost its lease while etcd was full");
+    assert!(chubby.open_session(LEASE).await.is_err(), "etcd is full until it is freed");
+
+    let running = test.begin(&addresses).await;
+    Box::pin(space.free()).await.unwrap();
+    test.tables().create("fruit", LONG_TIMEOUT).await.unwrap();
+    let commands = Commands::new(addresses[0].clone(), test.runtime.clone());
+    let fruit = "projects/test/instances/test/tables/fruit";
+    commands.run_until_success(&["row", "set", fruit, "apple", "f:q=value"]).await;
+    let row = commands.run(&["row", "get", fruit, "apple"]);
+    assert!(row.contains("value"), "{row}");
+    chubby.open_session(LEASE).await.unwrap();
+    test.finish("etcd freed", running).await;
+    test.cluster.wait_healthy().await.unwrap();
+    assert_eq!(leases(&chubby).await, before, "a process was started again, or has lost its lease");
+    test.check("after etcd was freed", &addresses).await;
 }
 
 #[test]

@@ -75,6 +75,19 @@ fn python_package(lib: &Path) -> Option<PathBuf> {
     places.find(|path| path.is_file())
 }
 
+/// What to start.
+#[derive(Clone, Copy, Debug)]
+pub struct EtcdPlan<'a> {
+    /// Number of members, 1 to 20.
+    pub members: usize,
+    /// The source of their program.
+    pub build: Build,
+    /// Folder with `ca.crt`, and `etcd-N.crt` and `etcd-N.key` of each member: clients must use TLS.
+    pub certificates: Option<&'a Path>,
+    /// Size of the database in bytes above which etcd refuses writes; `None`: the program's default, 2 GiB.
+    pub quota_bytes: Option<u64>,
+}
+
 /// The reason why a test with etcd cannot run here. Print it and pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skip(pub String);
@@ -99,6 +112,8 @@ pub struct EtcdCluster {
     hosts: Vec<String>,
     /// Folder with `ca.crt` and the certificate of each member: clients must use TLS and have a certificate too.
     certificates: Option<PathBuf>,
+    /// Size of the database above which writes are refused, if it is not the default.
+    quota_bytes: Option<u64>,
     clock: Clock,
     // Dropped last: the network and the folder outlive the processes in them.
     _folder: Option<TempDir>,
@@ -114,31 +129,26 @@ impl EtcdCluster {
     pub async fn start(members: usize, build: Build) -> Result<Self, Skip> {
         let network = Loopback::claim()?;
         let folder = tempfile::Builder::new().prefix("ebla-etcd-").tempdir()?;
-        let mut cluster = Self::start_at(&network, folder.path(), folder.path(), members, build, None).await?;
+        let plan = EtcdPlan { members, build, certificates: None, quota_bytes: None };
+        let mut cluster = Self::start_at(&network, folder.path(), folder.path(), plan).await?;
         cluster._folder = Some(folder);
         cluster._network = Some(network);
         Ok(cluster)
     }
 
-    /// Starts `members` at `network` with their folders in `data` and their logs in `logs`. With `certificates`, a folder with `ca.crt` and
-    /// `etcd-N.crt` and `etcd-N.key` of each, clients must use TLS.
+    /// Starts the members at `network` with their folders in `data` and their logs in `logs`.
     ///
     /// # Errors
     /// `NotFound` when the build is not installed; `TimedOut` with the logs' ends when there is no leader.
-    pub async fn start_at(
-        network: &dyn NodeNetwork,
-        data: &Path,
-        logs: &Path,
-        members: usize,
-        build: Build,
-        certificates: Option<&Path>,
-    ) -> io::Result<Self> {
+    pub async fn start_at(network: &dyn NodeNetwork, data: &Path, logs: &Path, plan: EtcdPlan<'_>) -> io::Result<Self> {
+        let EtcdPlan { members, build, certificates, quota_bytes } = plan;
         let program = build.program().map_err(|skip| io::Error::new(io::ErrorKind::NotFound, skip))?;
         let hosts: Vec<_> = (0..members).map(|member| network.host(Node::Etcd(member))).collect();
         let mut cluster = Self {
             members: Vec::new(),
             hosts,
             certificates: certificates.map(Path::to_path_buf),
+            quota_bytes,
             clock: Clock::system(),
             _folder: None,
             _network: None,
@@ -174,6 +184,7 @@ impl EtcdCluster {
             ("--log-level", "warn"),
         ];
         let mut arguments: Vec<_> = pairs.iter().map(|(flag, value)| format!("{flag}={value}")).collect();
+        arguments.extend(self.quota_bytes.map(|bytes| format!("--quota-backend-bytes={bytes}")));
         if let Some(folder) = &self.certificates {
             let file = |name: String| folder.join(name).display().to_string();
             arguments.extend([
@@ -253,7 +264,7 @@ impl EtcdCluster {
         self.wait_ready().await.is_ok()
     }
 
-    /// Waits until every member that was not killed answers and sees a leader.
+    /// Waits until every member that was not killed answers, sees a leader and has no alarm.
     ///
     /// # Errors
     /// `TimedOut` after 90 s, or `Other` when a member ended by itself; both with the log's end.
@@ -265,7 +276,7 @@ impl EtcdCluster {
                     return Err(member.failure(io::ErrorKind::Other, &format!("exited with {status}")));
                 }
                 if self.clock.monotonic() - started > READY_TIMEOUT {
-                    return Err(member.failure(io::ErrorKind::TimedOut, "has no leader"));
+                    return Err(member.failure(io::ErrorKind::TimedOut, "has no leader, or an alarm"));
                 }
                 tokio::time::sleep(POLL).await;
             }
@@ -291,7 +302,7 @@ impl EtcdCluster {
     }
 }
 
-/// etcd's health check is a quorum read: true means that the leader was reached.
+/// etcd's health check is a quorum read: true means that the leader was reached. It is false while an alarm is raised, such as NOSPACE.
 async fn is_healthy(host: &str, port: u16) -> bool {
     http_get(host, port, "/health").await.is_ok_and(|answer| answer.contains(r#""health":"true""#))
 }

@@ -8,6 +8,7 @@
 //!   faults     faults as values, schedules and rates, the driver, attribution of stalls
 //!   mounts     what names of a mounttable must and may lead to
 //!   process    a cluster of processes; child: one of them; etcd: its lock service
+//!   etcd_space an etcd that reaches its quota, and is freed
 //!   in_process a cluster in the test's own process
 //!   network    the network of processes: loopback here, network namespaces in netns
 //!   containers a cluster of containers, as `make cluster` starts it
@@ -18,6 +19,7 @@ pub mod child;
 pub mod cluster;
 pub mod containers;
 pub mod etcd;
+pub mod etcd_space;
 pub mod faults;
 pub mod in_process;
 pub mod mounts;

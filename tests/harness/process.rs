@@ -26,7 +26,7 @@ use tempfile::TempDir;
 
 use crate::child::{Child, POLL};
 use crate::cluster::{Cluster, Direction, Node, Role};
-use crate::etcd::{Build, EtcdCluster};
+use crate::etcd::{Build, EtcdCluster, EtcdPlan};
 use crate::network::{NodeNetwork, last_number};
 use crate::secured::{set_policies, wait_mounttable_permitted};
 
@@ -53,6 +53,8 @@ pub struct Plan {
     pub etcd: usize,
     /// The source of etcd.
     pub build: Build,
+    /// Size of etcd's database in bytes above which it refuses writes; `None`: the program's default.
+    pub etcd_quota_bytes: Option<u64>,
     /// Masters: one active, the others standby.
     pub masters: usize,
     /// Tablet servers.
@@ -89,6 +91,7 @@ impl Plan {
             program,
             etcd: 3,
             build,
+            etcd_quota_bytes: None,
             masters: 2,
             tablet_servers,
             mounttables: 0,
@@ -153,8 +156,13 @@ impl<S: NodeNetwork> ProcessCluster<S> {
         let copy = folder.path().join("ebla");
         fs::copy(&plan.program, &copy)?;
         plan.program = copy;
-        let etcd =
-            EtcdCluster::start_at(&network, &data, &logs, plan.etcd, plan.build, plan.certificates.as_deref()).await?;
+        let etcd = EtcdPlan {
+            members: plan.etcd,
+            build: plan.build,
+            certificates: plan.certificates.as_deref(),
+            quota_bytes: plan.etcd_quota_bytes,
+        };
+        let etcd = EtcdCluster::start_at(&network, &data, &logs, etcd).await?;
         let runtime = runtime.child("processes");
         // They are started after the cluster that stores their table.
         let mounttables = std::mem::take(&mut plan.mounttables);
