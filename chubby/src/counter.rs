@@ -66,16 +66,51 @@ impl Counter {
 pub async fn next_ids(chubby: &dyn Chubby, counter: Counter, count: u64) -> Result<Range<u64>, Error> {
     let path = counter.path();
     loop {
-        let (next, compare) = match chubby.read(&path).await? {
-            Some(file) => (parse_counter(&path, &file.value)?, Compare::Modified(path.clone(), file.modified)),
-            None => (counter.first(), Compare::Absent(path.clone())),
-        };
-        let after = next.checked_add(count).ok_or_else(|| Error::Damaged(format!("{path} is exhausted")))?;
-        let write = Write::put(path.clone(), after.to_string());
-        if let TransactionOutcome::Committed(_) = chubby.transact(vec![compare], vec![write]).await? {
-            return Ok(next..after);
+        let (next, compare) = read_next(chubby, counter, &path).await?;
+        if let Some(ids) = take(chubby, &path, (next, compare), count).await? {
+            return Ok(ids);
         }
     }
+}
+
+/// Allocates one id as [`next_ids`] does, if the counter is above `known`, an id that is in use. `None`: it is not, because Chubby was
+/// restored from an older backup. Nothing is allocated then: with each id that is taken the counter would come closer to `known`, and
+/// once it is above, it does not show any more that Chubby lacks changes.
+///
+/// # Errors
+/// As [`next_ids`].
+pub async fn next_id_above(chubby: &dyn Chubby, counter: Counter, known: u64) -> Result<Option<u64>, Error> {
+    let path = counter.path();
+    loop {
+        let (next, compare) = read_next(chubby, counter, &path).await?;
+        if next <= known {
+            return Ok(None);
+        }
+        if let Some(ids) = take(chubby, &path, (next, compare), 1).await? {
+            return Ok(Some(ids.start));
+        }
+    }
+}
+
+/// The next id of a counter, and the precondition that it is still the next one.
+async fn read_next(chubby: &dyn Chubby, counter: Counter, path: &str) -> Result<(u64, Compare), Error> {
+    Ok(match chubby.read(path).await? {
+        Some(file) => (parse_counter(path, &file.value)?, Compare::Modified(path.to_owned(), file.modified)),
+        None => (counter.first(), Compare::Absent(path.to_owned())),
+    })
+}
+
+/// Takes `count` ids from `next` on; `None` when others were faster.
+async fn take(
+    chubby: &dyn Chubby,
+    path: &str,
+    (next, compare): (u64, Compare),
+    count: u64,
+) -> Result<Option<Range<u64>>, Error> {
+    let after = next.checked_add(count).ok_or_else(|| Error::Damaged(format!("{path} is exhausted")))?;
+    let write = Write::put(path, after.to_string());
+    let outcome = chubby.transact(vec![compare], vec![write]).await?;
+    Ok(matches!(outcome, TransactionOutcome::Committed(_)).then_some(next..after))
 }
 
 /// The next id of each counter.
@@ -136,5 +171,14 @@ mod tests {
         let counters = read_counters(&chubby).await.unwrap();
         let expected = [1, 21, 2, 3, 1, 1007];
         assert_eq!(counters.into_values().collect::<Vec<_>>(), expected, "in the order of the kinds");
+    }
+
+    #[tokio::test]
+    async fn a_counter_that_is_not_above_an_id_in_use_gives_nothing() {
+        let chubby = Embedded::in_memory(Clock::system(), &Tasks::new("test"));
+        assert_eq!(next_id_above(&chubby, Counter::Servers, 1).await, Ok(None));
+        assert_eq!(next_id_above(&chubby, Counter::Servers, 0).await, Ok(Some(1)));
+        assert_eq!(next_id_above(&chubby, Counter::Servers, 2).await, Ok(None));
+        assert_eq!(next_id_above(&chubby, Counter::Servers, 1).await, Ok(Some(2)), "nothing was taken");
     }
 }

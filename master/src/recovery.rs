@@ -74,14 +74,17 @@ pub(crate) async fn recover(
 
 /// The evidence of these servers and of all that they know, by server.
 async fn ask_all(net: &Net, first: BTreeSet<String>) -> BTreeMap<ServerId, ServerEvidence> {
-    let mut evidence = BTreeMap::new();
+    let mut evidence: BTreeMap<ServerId, ServerEvidence> = BTreeMap::new();
     let mut asked = BTreeSet::new();
     let mut next = first;
     while !next.is_empty() {
         let answers = join_all(next.iter().map(|address| ask(net, address))).await;
         asked.extend(std::mem::take(&mut next));
         for (server, known, addresses) in answers.into_iter().flatten() {
-            evidence.insert(server, known);
+            // A new server may have the id of another one: what that one says must not hide it.
+            if evidence.get(&server).is_none_or(|before| before.cluster.is_some()) {
+                evidence.insert(server, known);
+            }
             next.extend(addresses.into_iter().filter(|address| !asked.contains(address)));
         }
     }

@@ -12,7 +12,7 @@ use ebla_client::Client;
 use ebla_client::admin::ExecutionMode;
 use ebla_master::{Master, MasterConfig};
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{TableId, TabletId};
+use ebla_model::id::{ServerId, TableId, TabletId};
 use ebla_model::key::RowKey;
 use ebla_model::schema::{TableName, TableSchema, TableState};
 use ebla_model::tablet_event::TabletEventCause;
@@ -74,6 +74,17 @@ impl Run {
         let revision = self.chubby.list("").await.unwrap().1;
         self.runtime.tasks.stop(Duration::from_secs(5)).await;
         revision
+    }
+
+    /// Starts another server with a folder in `data`, and waits until it is registered.
+    async fn join(&self, data: &Path, number: usize) -> TabletServer {
+        let config = server_config(data, number, &LocalServers::default());
+        let joins = async {
+            let server = TabletServer::start(config, self.chubby.clone(), self.runtime.clone()).await.unwrap();
+            server.ready().await;
+            server
+        };
+        tokio::time::timeout(TIMEOUT, joins).await.unwrap()
     }
 
     async fn status(&self) -> StatusReply {
@@ -326,5 +337,31 @@ async fn a_recovery_without_all_servers_is_refused() {
     run.assert_changes_are_refused().await;
     admin.recover(ExecutionMode::Execute, Vec::new(), &[id]).await.unwrap();
     assert_eq!(run.rows(&name("new")).await, ROWS);
+    run.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_joins_waits_for_the_recovery_and_gets_no_id_that_is_in_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    let run = Run::start_ready(data).await;
+    back_up(data);
+    let fourth = run.join(data, 3).await;
+    assert_eq!(fourth.id(), ServerId::new(4));
+    fourth.stop().await;
+    let last = run.stop().await;
+    restore(data);
+
+    let mut run = Run::start(data, last).await;
+    // The counter would give its id again.
+    let fourth = run.join(data, 3).await;
+    run.servers.push(fourth);
+    let recovery = async {
+        run.wait_until_behind().await;
+        run.recover(ExecutionMode::Execute).await;
+    };
+    let (fifth, ()) = tokio::join!(run.join(data, 4), recovery);
+    assert_eq!(fifth.id(), ServerId::new(5));
+    fifth.stop().await;
     run.stop().await;
 }

@@ -160,6 +160,11 @@ impl ChubbyDirectory {
         self.snapshot.read().servers.values().cloned().collect()
     }
 
+    /// The highest id of a tablet server that was ever registered, as far as this snapshot and those before it show; 0: none.
+    pub fn highest_server(&self) -> ServerId {
+        self.snapshot.read().addresses.last_key_value().map(|(server, _address)| *server).unwrap_or_default()
+    }
+
     /// All schemas, by table id, in any state.
     pub fn schemas(&self) -> Vec<Arc<TableSchema>> {
         self.snapshot.read().schemas.values().cloned().collect()

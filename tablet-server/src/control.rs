@@ -411,7 +411,7 @@ impl Control for ControlService {
             log_bytes: self.manager.log().bytes(),
             set_aside: self.manager.registry().set_aside(),
             resources: Some(convert::resources_to_proto(&resources, self.manager.capacity().write_state())),
-            highest: Some(convert::highest_ids_to_proto(&self.manager.highest_ids())),
+            highest: Some(convert::highest_ids_to_proto(&evidence::highest_ids(&self.manager, &self.directory))),
             clock: Some(convert::clock_state_to_proto(&self.manager.clocks().state())),
             scrub: Some(convert::scrub_state_to_proto(
                 &self.manager.scrub_results().state(self.manager.clock().monotonic()),

@@ -129,7 +129,7 @@ impl TabletServer {
             let disk = open_disk(&config, &pools.raft.maintenance, &runtime).await?;
             let failure = watch::Sender::new(None);
             log_writer::start(&disk.log, &config.options.threads, &replication, failure.clone())?;
-            let server = registration::identify(&disk.registry, &chubby).await?;
+            let server = registration::identify(&disk.registry, &chubby, &runtime).await?;
             registration::refuse_if_excluded(server, &chubby).await?;
             let directory_cache = load_directory_cache(&config, &disk.registry, &pools.raft.maintenance).await?;
             let directory = directory_cache.directory(Arc::clone(&chubby), &background);

@@ -160,6 +160,7 @@ pub fn recovery(
     without: &BTreeSet<ServerId>,
 ) -> Result<Recovery, Error> {
     let cluster = cluster_of(chubby, evidence)?;
+    check_no_new_server(evidence)?;
     check_complete(evidence, without)?;
     let latest = latest_groups(evidence);
     let is_behind = is_behind(chubby, evidence);
@@ -202,6 +203,20 @@ fn cluster_of(chubby: &ChubbyContent, evidence: &BTreeMap<ServerId, ServerEviden
             Err(refused(format!("the tablet servers belong to different clusters: {}", several.join(", "))))
         }
     }
+}
+
+/// Checks that no server has its id from an empty Chubby: others may have the same one.
+fn check_no_new_server(evidence: &BTreeMap<ServerId, ServerEvidence>) -> Result<(), Error> {
+    let new = evidence.iter().filter(|(_id, server)| server.cluster.is_none());
+    let new: Vec<String> = new.map(|(id, _server)| id.to_string()).collect();
+    if new.is_empty() {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "tablet servers without a cluster run with these ids, which other servers may have: {}; stop them, and start them again after \
+         the recovery",
+        new.join(", ")
+    )))
 }
 
 /// Checks that every server that may know something has answered, and a majority of each group.

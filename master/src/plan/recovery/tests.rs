@@ -249,6 +249,16 @@ fn servers_of_another_cluster_are_refused() {
     assert!(refusal(&content, &evidence).starts_with("the tablet servers belong to different clusters"));
 }
 
+#[test]
+fn a_server_with_an_id_from_an_empty_chubby_must_stop_first() {
+    let mut evidence = servers(&[]);
+    let empty = ChubbyContent { lock: Revision::new(2), ..ChubbyContent::default() };
+    // Its answer has taken the place of that of the server whose id it has.
+    evidence.insert(ServerId::new(1), ServerEvidence::default());
+    let refused = refusal(&empty, &evidence);
+    assert!(refused.contains("which other servers may have: 1; stop them"), "{refused}");
+}
+
 /// Servers with these copies of policies: the text for the path.
 fn servers_with_policies(
     schemas: &[TableSchema],
