@@ -10,6 +10,7 @@
 //! A snapshot belongs to one cluster permanently. Files of another cluster, or of none, are rejected: Chubby was
 //! emptied, or belongs to another cluster, and its addresses may be those of foreign servers.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +36,8 @@ use crate::snapshot::{ActiveMaster, ClusterSnapshot, parse_id};
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// The delay after the files of another cluster, or of none, were found, which an operator must repair.
 const FOREIGN_CLUSTER_DELAY: Duration = Duration::from_secs(1);
+/// A server that runs registers again within this time after an outage of Chubby: several leases.
+const REGISTERED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The policies that apply to a table.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +63,8 @@ pub struct ChubbyDirectory {
     no_master_since: Arc<Mutex<Option<Duration>>>,
     /// Since when Chubby is not watched. Guards an instant.
     unwatched_since: Arc<Mutex<Option<Duration>>>,
+    /// When the last watch began. Guards an instant.
+    watched_since: Arc<Mutex<Duration>>,
 }
 
 impl fmt::Debug for ChubbyDirectory {
@@ -84,7 +89,9 @@ impl ChubbyDirectory {
         let (changed, changes) = watch::channel(0);
         let clock = runtime.clock.clone();
         let unwatched_since = Arc::new(Mutex::new(Some(clock.monotonic())));
-        let directory = Self { chubby, snapshot, changes, clock, no_master_since: Arc::default(), unwatched_since };
+        let watched_since = Arc::new(Mutex::new(clock.monotonic()));
+        let no_master_since = Arc::default();
+        let directory = Self { chubby, snapshot, changes, clock, no_master_since, unwatched_since, watched_since };
         runtime.tasks.spawn_until_stopped("directory", watch_files(directory.clone(), changed));
         directory
     }
@@ -158,6 +165,16 @@ impl ChubbyDirectory {
     /// The live tablet servers, by id.
     pub fn servers(&self) -> Vec<record::Server> {
         self.snapshot.read().servers.values().cloned().collect()
+    }
+
+    /// The addresses of the tablet servers that may run: the registered ones, and in the first minute of a watch all that were ever registered. After an
+    /// outage of Chubby, or its restoration from a backup, the leases of servers that run may be lost.
+    pub fn servers_that_may_run(&self) -> BTreeMap<ServerId, String> {
+        let watched_for = self.clock.monotonic().saturating_sub(*self.watched_since.lock());
+        let snapshot = self.snapshot.read();
+        let may_run = |server: &ServerId| watched_for < REGISTERED_WITHIN || snapshot.servers.contains_key(server);
+        let servers = snapshot.addresses.iter().filter(|(server, _address)| may_run(server));
+        servers.map(|(server, address)| (*server, address.clone())).collect()
     }
 
     /// The highest id of a tablet server that was ever registered, as far as this snapshot and those before it show; 0: none.
@@ -320,6 +337,7 @@ async fn watch_files(directory: ChubbyDirectory, changed: watch::Sender<u64>) {
             Ok(mut events) => {
                 logged = None;
                 *directory.unwatched_since.lock() = None;
+                *directory.watched_since.lock() = directory.clock.monotonic();
                 publish(&changed);
                 while let Some(event) = events.next().await {
                     match event {

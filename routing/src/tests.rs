@@ -105,6 +105,7 @@ async fn it_follows_chubby_and_keeps_addresses_of_servers_without_a_lease() {
     assert_eq!(directory.table(&name, Freshness::Cached).await.unwrap(), Some(TableId::new(7)));
     assert_eq!(directory.servers().len(), 1);
     assert_eq!(directory.address(ServerId::new(1)).await.as_deref(), Some("one:1"));
+    assert_eq!(directory.servers_that_may_run().len(), 2, "leases may have been lost before the watch");
     assert_eq!(directory.highest_server(), ServerId::new(2));
 
     let absent: TableName = "projects/p/instances/i/tables/absent".parse().unwrap();

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use ebla_chubby::{Compare, Counter, SharedChubby, Write, next_ids, paths};
+use ebla_chubby::{Compare, Counter, SharedChubby, Write, next_id_above, paths};
 use ebla_client::channel::Channels;
 use ebla_client::locate::LeaderHint;
 use parking_lot::Mutex;
@@ -42,6 +42,7 @@ use futures::future::BoxFuture;
 use tokio::sync::Notify;
 use tracing::{debug, error, warn};
 
+use crate::evidence::highest_ids_at;
 use crate::import_client::ImportClient;
 use crate::tablet::lifecycle::manager::TabletManager;
 use crate::tablet::lifecycle::split::TabletHost;
@@ -157,28 +158,38 @@ impl MetadataWriter {
         }
     }
 
-    /// An id that no known tablet or group has: ids ascend, so it is above all that were known before it was given.
+    /// An id that no known tablet or group has: ids ascend, so it is above all that were known before it was given. Known are those of this
+    /// server and of the others that respond. A master compares all, but after a restoration of Chubby it may not have done so yet, and
+    /// a division with the id of a group that runs elsewhere could mix or remove the replicas of both.
     ///
     /// # Errors
-    /// `FailedPrecondition` when Chubby gives ids a second time, and while it is recorded that it lacks changes: it may do so
+    /// `FailedPrecondition` when Chubby would give an id a second time, and while it is recorded that it lacks changes: it may do so
     /// then. Errors of Chubby.
-    async fn allocate(&self, counter: Counter, known: impl Fn(&HighestIds) -> u64) -> Result<u64, Error> {
+    async fn allocate(&self, counter: Counter, id_of: impl Fn(&HighestIds) -> u64) -> Result<u64, Error> {
         if self.chubby.read(paths::BEHIND).await?.is_some() {
             let message = "the lock service was restored from an older backup or has lost data; splits and divisions are \
                            refused until it is recovered: ebla recover --dry-run shows what is missing";
             return Err(Error::new(Reason::FailedPrecondition, message));
         }
-        let manager = self.manager.get().and_then(Weak::upgrade);
-        let known = manager.map(|manager| known(&manager.highest_ids())).unwrap_or_default();
-        let id = next_ids(self.chubby.as_ref(), counter, 1).await?.start;
-        if id > known {
+        let known = id_of(&self.highest_ids().await);
+        if let Some(id) = next_id_above(self.chubby.as_ref(), counter, known).await? {
             return Ok(id);
         }
         let name = counter.name();
-        error!(counter = name, id, known, "Chubby gives ids twice: it was restored from an older backup");
-        let message =
-            format!("Chubby gave {id} of the counter {name}, but ids up to {known} are in use; the master raises it");
+        error!(counter = name, known, "Chubby gives ids twice: it was restored from an older backup");
+        let message = format!("the counter {name} is not above {known}, which is in use; a master raises it");
         Err(Error::new(Reason::FailedPrecondition, message))
+    }
+
+    /// The highest ids that this server and the others that respond know.
+    async fn highest_ids(&self) -> HighestIds {
+        let mut others = self.directory.servers_that_may_run();
+        others.remove(&self.server);
+        let known = highest_ids_at(&self.channels, others.into_values().collect()).await;
+        let manager = self.manager.get().and_then(Weak::upgrade);
+        let mut highest = manager.map(|manager| manager.highest_ids()).unwrap_or_default();
+        known.values().for_each(|known| highest.raise(known));
+        highest
     }
 
     async fn update_row(
@@ -281,15 +292,15 @@ fn must_retry(tablet: TabletId, outcome: Result<RowStatus, Error>) -> bool {
 impl TabletHost for MetadataWriter {
     fn allocate_tablet_id(&self) -> BoxFuture<'_, Result<TabletId, Error>> {
         Box::pin(async move {
-            let known = |highest: &HighestIds| highest.tablet.get();
-            Ok(TabletId::new(self.allocate(Counter::Tablets, known).await?))
+            let tablet = |highest: &HighestIds| highest.tablet.get();
+            Ok(TabletId::new(self.allocate(Counter::Tablets, tablet).await?))
         })
     }
 
     fn allocate_group_id(&self) -> BoxFuture<'_, Result<GroupId, Error>> {
         Box::pin(async move {
-            let known = |highest: &HighestIds| highest.group.get();
-            Ok(GroupId::new(self.allocate(Counter::Groups, known).await?))
+            let group = |highest: &HighestIds| highest.group.get();
+            Ok(GroupId::new(self.allocate(Counter::Groups, group).await?))
         })
     }
 

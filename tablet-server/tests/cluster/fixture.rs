@@ -21,14 +21,16 @@ use ebla_model::schema::{Family, TableName, TableSchema, TableState};
 use ebla_model::{FamilyId, Micros, SchemaVersion};
 use ebla_proto::{convert, record};
 use ebla_runtime::clock::TimeSource;
-use ebla_runtime::{Clock, Runtime, Tasks};
+use ebla_runtime::{Clock, Runtime, Step, StepObserver, Steps, Tasks};
 use ebla_tablet_server::config::ScrubOptions;
 use ebla_tablet_server::raft::RaftTimings;
 use ebla_tablet_server::response_budget::ResponseBytes;
 use ebla_tablet_server::tablet::TabletGroup;
 use ebla_tablet_server::tablet::lifecycle::manager::InitialState;
 use ebla_tablet_server::{CollectorAddress, LocalServers, RestartScope, ServerConfig, ServerOptions, TabletServer};
+use futures::future::BoxFuture;
 use tempfile::TempDir;
+use tokio::sync::watch;
 
 use super::slow_disk::SyncDelay;
 
@@ -83,6 +85,45 @@ impl TimeSource for ServerClock {
     }
 }
 
+/// Holds servers at a step of an operation.
+pub(crate) struct Pause {
+    /// The step; `None`: they are not held.
+    at: watch::Sender<Option<Step>>,
+    /// Whether one has reached it.
+    is_reached: watch::Sender<bool>,
+}
+
+impl Pause {
+    fn new() -> Self {
+        Self { at: watch::Sender::new(None), is_reached: watch::Sender::new(false) }
+    }
+
+    pub(crate) fn begin(&self, step: Step) {
+        self.at.send_replace(Some(step));
+    }
+
+    pub(crate) async fn until_reached(&self) {
+        drop(self.is_reached.subscribe().wait_for(|is_reached| *is_reached).await);
+    }
+
+    pub(crate) fn end(&self) {
+        self.at.send_replace(None);
+    }
+}
+
+impl StepObserver for Pause {
+    fn reached(&self, step: Step) -> BoxFuture<'static, ()> {
+        let mut at = self.at.subscribe();
+        let is_held = *at.borrow() == Some(step);
+        if is_held {
+            self.is_reached.send_replace(true);
+        }
+        Box::pin(async move {
+            drop(at.wait_for(|held| *held != Some(step)).await);
+        })
+    }
+}
+
 pub(crate) struct Fixture {
     _dir: TempDir,
     chubby: Embedded,
@@ -91,6 +132,7 @@ pub(crate) struct Fixture {
     pub(crate) servers: Vec<Option<TabletServer>>,
     clocks: [Arc<ServerClock>; 3],
     pub(crate) sync_delays: [SyncDelay; 3],
+    pub(crate) pause: Arc<Pause>,
     scrub: ScrubOptions,
     response_bytes: ResponseBytes,
     split_load: u32,
@@ -160,6 +202,7 @@ impl Fixture {
             servers: Vec::new(),
             clocks: Default::default(),
             sync_delays: Default::default(),
+            pause: Arc::new(Pause::new()),
             scrub,
             response_bytes,
             split_load,
@@ -194,6 +237,7 @@ impl Fixture {
         let mut runtime = Runtime::system("server");
         runtime.tasks = self.tasks.child(&format!("server-{at}"));
         runtime.clock = Clock::custom(Arc::clone(&self.clocks[at]) as Arc<dyn TimeSource>);
+        runtime.steps = Steps::observed_by(Arc::clone(&self.pause) as Arc<dyn StepObserver>);
         let server = TabletServer::start(config, self.shared(), runtime).await.unwrap();
         server.ready().await;
         server

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebla_chubby::{Counter, Write, paths};
+use ebla_chubby::{Counter, Write, paths, raise_counter, read_counters};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, ReplicaId};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
-use ebla_runtime::Clock;
+use ebla_runtime::{Clock, Step};
 use ebla_storage::log::GroupReplica;
 use ebla_storage::registry::ReplicaOrigin;
 use ebla_storage::store::{StoreFault, StoreOperation};
@@ -15,6 +15,9 @@ use ebla_tablet_server::tablet::lifecycle::manager::{InitialState, TabletManager
 
 use super::fixture::{Fixture, GROUP, TABLE, TABLET, TIMEOUT, purge_logs, until};
 use super::rows::{expect_rows, key, scan, write};
+
+/// The first replica of a group.
+const FIRST: ReplicaId = ReplicaId::new(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_tablet_splits_on_request_and_metadata_is_updated() {
@@ -315,7 +318,40 @@ async fn a_large_table_splits_while_it_is_loaded_and_scanned() {
     fixture.stop().await;
 }
 
-/// As after a restore of Chubby from an older backup: an id is given twice, and the leader does not know it.
+/// A server that follows in the group; its replica there is not the first one.
+fn follower(fixture: &Fixture) -> usize {
+    let replica = |at: &usize| fixture.server(*at).tablet_manager().group(GROUP).unwrap();
+    (0..3).find(|at| !replica(at).is_leader() && replica(at).replica() != FIRST).unwrap()
+}
+
+/// Creates another group on a server, with the id that the counter gives next: as after a restore of Chubby from an older backup.
+async fn create_other_group(fixture: &Fixture, at: usize) {
+    let server = fixture.server(at);
+    let other = GroupDescriptor::initial(GROUP.next(), &[server.id()]);
+    server.tablet_manager().create_replica(other, FIRST, InitialState::Seed).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_division_takes_no_id_that_another_server_knows() {
+    let fixture = Fixture::start(1 << 20).await;
+    let group = fixture.led_group(GROUP).await;
+    group.tablet(TABLET).unwrap().split(Some(key(20)), TIMEOUT).await.unwrap();
+    create_other_group(&fixture, follower(&fixture)).await;
+    let refused = group.divide(group.descriptor().membership_log_id, TIMEOUT).await.unwrap_err().error;
+    assert_eq!(refused.reason, Reason::FailedPrecondition);
+    assert!(refused.message.contains("the counter groups is not above"), "{refused}");
+    let chubby = fixture.shared();
+    let next = read_counters(chubby.as_ref()).await.unwrap().remove(&Counter::Groups);
+    assert_eq!(next, Some(GROUP.next().get()), "the counter still shows that Chubby is behind");
+
+    let later = GROUP.next().next();
+    raise_counter(chubby.as_ref(), Counter::Groups, later.get()).await.unwrap();
+    let division = group.divide(group.descriptor().membership_log_id, TIMEOUT).await.unwrap();
+    assert_eq!(division.right.group, later);
+    fixture.stop().await;
+}
+
+/// An id is given twice although the others were asked for those that they know.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_division_deletes_nothing_where_another_group_has_the_new_id() {
     let fixture = Fixture::start(1 << 20).await;
@@ -323,15 +359,17 @@ async fn a_division_deletes_nothing_where_another_group_has_the_new_id() {
     write(cluster, 0, 40, 200).await;
     let group = fixture.led_group(GROUP).await;
     group.tablet(TABLET).unwrap().split(Some(key(20)), TIMEOUT).await.unwrap();
-    let replica = |at: &usize| fixture.server(*at).tablet_manager().group(GROUP).unwrap();
-    let first = ReplicaId::new(1);
-    let follower = (0..3).find(|at| !replica(at).is_leader() && replica(at).replica() != first).unwrap();
-    let (stopped, manager) = (replica(&follower), fixture.server(follower).tablet_manager());
-    let other = GroupDescriptor::initial(GROUP.next(), &[fixture.server(follower).id()]);
-    manager.create_replica(other, first, InitialState::Seed).await.unwrap();
+    let follower = follower(&fixture);
+    let stopped = fixture.server(follower).tablet_manager().group(GROUP).unwrap();
 
-    let division = group.divide(group.descriptor().membership_log_id, TIMEOUT).await.unwrap();
-    assert_eq!(division.right.group, GROUP.next());
+    fixture.pause.begin(Step::DivideId);
+    let other_group = async {
+        fixture.pause.until_reached().await;
+        create_other_group(&fixture, follower).await;
+        fixture.pause.end();
+    };
+    let (division, ()) = tokio::join!(group.divide(group.descriptor().membership_log_id, TIMEOUT), other_group);
+    assert_eq!(division.unwrap().right.group, GROUP.next());
     let deadline = cluster.deadline(TIMEOUT);
     while stopped.raft().is_running() {
         assert!(!deadline.has_passed(&Clock::system()), "the replica has not stopped");
@@ -348,30 +386,35 @@ fn expect_id_refused(error: &Error, message: &str) {
     assert!(error.message.contains(message), "{error}");
 }
 
-/// As after a restore of Chubby from an older backup: it gives the ids of the tablet and of the group again, which the leader knows.
+/// As after a restore of Chubby from an older backup: it would give the ids of the tablet and of the group again, which the leader knows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn ids_in_use_are_refused_and_the_next_ones_are_given() {
+async fn ids_in_use_are_refused_until_the_counters_are_above_them() {
     let fixture = Fixture::start(1 << 20).await;
     let cluster = fixture.server(0).cluster();
     write(cluster, 0, 40, 200).await;
     let group = fixture.led_group(GROUP).await;
     let tablet = group.tablet(TABLET).unwrap();
     let membership = group.descriptor().membership_log_id;
+    let chubby = fixture.shared();
     let again = vec![
         Write::put(Counter::Tablets.path(), TABLET.to_string()),
         Write::put(Counter::Groups.path(), GROUP.to_string()),
     ];
-    fixture.shared().transact(Vec::new(), again).await.unwrap();
+    chubby.transact(Vec::new(), again).await.unwrap();
 
-    let refused = tablet.split(Some(key(20)), TIMEOUT).await.unwrap_err();
-    expect_id_refused(&refused.error, "ids up to 100 are in use");
-    assert_eq!(group.tablet_ids(), [TABLET]);
+    for _ in 0..2 {
+        let refused = tablet.split(Some(key(20)), TIMEOUT).await.unwrap_err();
+        expect_id_refused(&refused.error, "the counter tablets is not above 100");
+        assert_eq!(group.tablet_ids(), [TABLET]);
+    }
+    raise_counter(chubby.as_ref(), Counter::Tablets, TABLET.next().get()).await.unwrap();
     let (_, right) = tablet.split(Some(key(20)), TIMEOUT).await.unwrap();
     assert_eq!(right.tablet, TABLET.next());
 
     let refused = group.divide(membership, TIMEOUT).await.unwrap_err();
-    expect_id_refused(&refused.error, "ids up to 1000 are in use");
+    expect_id_refused(&refused.error, "the counter groups is not above 1000");
     assert_eq!(group.tablet_ids(), [TABLET, right.tablet]);
+    raise_counter(chubby.as_ref(), Counter::Groups, GROUP.next().get()).await.unwrap();
     let division = group.divide(membership, TIMEOUT).await.unwrap();
     assert_eq!(division.right.group, GROUP.next());
     expect_rows(&scan(cluster).await, 40, 200);
