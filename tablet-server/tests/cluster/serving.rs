@@ -274,7 +274,9 @@ async fn a_dropped_tablet_refuses_writes() {
     let leader = fixture.leader(TABLET).await;
     let tablet = fixture.server(leader).tablet_manager().tablet(TABLET).unwrap();
     tablet.drop_range(OperationId::new(1), KeyRange::prefix(b"row-00001"), TIMEOUT).await.unwrap();
-    tablet.drop_range(OperationId::new(1), KeyRange::all(), TIMEOUT).await.unwrap();
+    tablet.drop_range(OperationId::new(1), KeyRange::prefix(b"row-00001"), TIMEOUT).await.unwrap();
+    let twice = tablet.drop_range(OperationId::new(1), KeyRange::all(), TIMEOUT).await.unwrap_err();
+    assert_eq!(twice.error.reason, Reason::Busy, "another operation with the same number is not acknowledged");
     assert_eq!(scan(cluster).await.len(), 10);
     tablet.group().drop_table(OperationId::new(2), TABLE, TIMEOUT).await.unwrap();
     tablet.group().drop_table(OperationId::new(2), TABLE, TIMEOUT).await.unwrap();

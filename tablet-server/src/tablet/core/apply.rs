@@ -12,6 +12,9 @@
 //! the same batch wrote; it searches the buffered edits of touched rows, so no batch needs to be cut for it. `Collect`
 //! `Divide` and the end of an import need all earlier edits written first: see [`needs_written_edits`].
 //!
+//! **Operations** are applied once. A number that a restored Chubby has given twice is refused for the second operation, as far as the
+//! state shows that it was another one: to call that one done would acknowledge what nobody has carried out.
+//!
 //! **Rows** of requests and commands are those of the table. The cells of all tables are in one store, under stored rows
 //! (`model::stored_row`): a row becomes a stored row here, where its tablet is known.
 //!
@@ -241,7 +244,8 @@ impl<'a, C: CellReader> Applier<'a, C> {
             return Reply::Refused(dropped());
         }
         if self.state.operations.contains_key(&operation) {
-            return Reply::Done;
+            // The group knows a table from its first tablet until it is dropped.
+            return repeated(operation, self.state.tables.contains_key(&schema.table));
         }
         // An id that Chubby gave twice. The tablet that has it would be lost, and with it its rows.
         let other_table = |known: &TabletDescriptor| known.table != schema.table;
@@ -471,8 +475,10 @@ impl<'a, C: CellReader> Applier<'a, C> {
         if self.state.dropped.contains(&table) {
             return Reply::Refused(dropped());
         }
-        if self.state.operations.contains_key(&operation) {
-            return Reply::Done;
+        if let Some(recorded) = self.state.operations.get(&operation) {
+            // Without rows it was perhaps recorded by an earlier release.
+            let is_same = recorded.as_ref().is_none_or(|rows| rows.table == table && rows.range == *range);
+            return repeated(operation, is_same);
         }
         if self.state.is_moving(table, range) && !Failpoint::DropIgnoresMove.is_enabled() {
             // Its rows are being copied.
@@ -488,7 +494,8 @@ impl<'a, C: CellReader> Applier<'a, C> {
 
     fn drop_table(&mut self, operation: OperationId, table: TableId) -> Reply {
         if self.state.operations.contains_key(&operation) {
-            return Reply::Done;
+            // It would have removed the table.
+            return repeated(operation, !self.state.tables.contains_key(&table));
         }
         // The target would serve a tablet of a table that is gone.
         let departing = self.state.tablets_of(table).find_map(|tablet| self.state.departure_of(tablet.tablet));
@@ -584,6 +591,18 @@ fn family_of(change: &Change) -> Option<FamilyId> {
         }
         Change::DeleteRow => None,
     }
+}
+
+/// The reply to an operation whose number is recorded: it is repeated, or Chubby has given the number twice.
+fn repeated(operation: OperationId, is_same: bool) -> Reply {
+    if is_same {
+        return Reply::Done;
+    }
+    let message = format!(
+        "another operation with the number {operation} was applied before: the lock service gave it twice, after it was restored from an \
+         older backup; see ebla recover --dry-run"
+    );
+    Reply::Refused(refusal(RefusalKind::NotNow, message))
 }
 
 fn dropped() -> Refusal {
