@@ -97,7 +97,8 @@ pub enum Failpoint {
     FullDiskAcknowledged,
     /// The commit log acknowledges a batch whose write or sync has failed.
     DiskErrorIgnored,
-    /// A master changes tables before it has compared Chubby with what the tablet servers have.
+    /// A master changes tables before it has compared Chubby with what the tablet servers have, and a group takes an operation with the number of
+    /// an earlier one for that one.
     ChubbyNotCompared,
     /// Recovery of the commit log takes damage of the last segment for a torn tail.
     LogDamageCut,
