@@ -19,11 +19,11 @@ use ebla_runtime::{Rng, Runtime};
 use ebla_workload::verify::history::{Prefix, Token};
 use tokio::time::error::Elapsed;
 
-use crate::cluster::{Phase, SimCluster};
+use crate::cluster::{Phase, SimCluster, SimHost};
 use crate::divisions::request_division;
 use crate::history::{Copies, Final, FullScan, ListRead, content, list_row};
 use crate::time::{self, HostTime};
-use crate::{ages, drops, large, lost, names, quiet, space, steps, sums};
+use crate::{ages, drops, large, lost, lost_answers, names, quiet, space, steps, sums};
 
 /// The lists, spread over the keys so that splits part them.
 const LISTS: [&str; 6] = ["b", "d", "h", "m", "r", "w"];
@@ -467,7 +467,12 @@ async fn request_move(cluster: &SimCluster, runtime: &Runtime) {
         let others: Vec<_> = groups.filter(|group| *group != GroupId::METADATA && *group != tablet.group).collect();
         let group = others.get(pick(others.len()));
         let group = group.ok_or_else(|| Error::new(Reason::FailedPrecondition, "there is no other group"))?;
-        client.admin().move_tablet(tablet.tablet, *group).await
+        if !cluster.loses_answers {
+            return client.admin().move_tablet(tablet.tablet, *group).await;
+        }
+        let move_it =
+            async |other: &SimHost| Admin::connect(&other.address(), runtime).move_tablet(tablet.tablet, *group).await;
+        lost_answers::during(cluster, tablet.group, move_it).await
     };
     let outcome = tokio::time::timeout(Duration::from_secs(5), moved).await;
     let kind = if matches!(outcome, Ok(Ok(_))) { "moved" } else { "not-moved" };

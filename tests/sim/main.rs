@@ -46,6 +46,7 @@ mod history;
 mod large;
 mod load;
 mod lost;
+mod lost_answers;
 mod names;
 mod nemesis;
 mod net;

@@ -47,7 +47,7 @@ pub(crate) struct Plan {
     pub(crate) names: bool,
     /// Users of names that send pairs of calls at the same moment.
     pub(crate) duels: u32,
-    /// Whether the answers of the leader to clients are lost around each division.
+    /// Whether the answers of the leader to clients are lost around each division and each move.
     pub(crate) loses_answers: bool,
     /// Whether a majority of the servers is lost permanently after the load, and everything is recovered from the last one.
     pub(crate) loses_majority: bool,
@@ -196,6 +196,10 @@ impl Plan {
                 clients: 8,
                 ..plan
             },
+            "lost-answers" => {
+                let (fault_rates, moves) = (FaultRates::calm(), Some(Duration::from_secs(1)));
+                Self { fault_rates, splits: Vec::new(), moves, loses_answers: true, clients: 8, counters: 2, ..plan }
+            }
             "snapshots" => Self {
                 fault_rates: FaultRates::snapshots(),
                 splits: Vec::new(),
