@@ -17,6 +17,8 @@ use crate::process::Signals;
 
 /// Between two looks at a drain in progress.
 const POLL_PERIOD: Duration = Duration::from_secs(1);
+/// How often the request is repeated whose outcome is unknown.
+const REPETITIONS: u32 = 5;
 /// The exit code after Ctrl-C, as shells report it.
 const INTERRUPTED: u8 = 130;
 
@@ -53,8 +55,7 @@ pub(super) async fn drain(
     runtime: &Runtime,
 ) -> Result<(), Failure> {
     let mut signals = Signals::watch()?;
-    let admin = connect(cluster, runtime).await?;
-    let begun = admin.drain_server(ExecutionMode::Execute, server).await?;
+    let (admin, begun) = begin(cluster, server, runtime).await?;
     let reply = if until == Until::Empty && !begun.replicas.is_empty() {
         if cluster.output == Format::Table {
             output::print(&format!("{}\n{}", summary(server, &begun), render(&begun.replicas)));
@@ -71,6 +72,23 @@ pub(super) async fn drain(
         Format::Table => output::print(&format!("{}\n", summary(server, &reply))),
     }
     Ok(())
+}
+
+/// Begins the drain. To begin it again changes nothing, so the request is repeated when a connection is lost, as while a server restarts.
+async fn begin(
+    cluster: &ClusterArguments,
+    server: ServerId,
+    runtime: &Runtime,
+) -> Result<(Admin, DrainServerReply), Failure> {
+    let mut left = REPETITIONS;
+    loop {
+        let admin = connect(cluster, runtime).await?;
+        match admin.drain_server(ExecutionMode::Execute, server).await {
+            Err(error) if error.reason == Reason::OutcomeUnknown && left > 0 => left -= 1,
+            outcome => return Ok((admin, outcome?)),
+        }
+        tokio::time::sleep(POLL_PERIOD).await;
+    }
 }
 
 fn interrupted(server: ServerId) -> Failure {
