@@ -72,8 +72,8 @@ async fn the_scrubber_finds_damage_that_nobody_reads() {
     fixture.stop().await;
 }
 
-/// Nobody reads the rows: only the snapshot of the leader's files meets the damage. If another replica is elected meanwhile, which has sound files,
-/// there is nothing to find.
+/// No request reads the rows, so only the snapshot of the leader's files can find the damage. If another replica becomes the leader meanwhile, it
+/// sends its own files, which are not damaged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_leader_sends_no_snapshot_with_damaged_blocks() {
     let mut fixture = Fixture::start(1 << 20).await;

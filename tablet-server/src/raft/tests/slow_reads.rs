@@ -12,8 +12,8 @@ async fn a_leader_that_waits_for_old_entries_keeps_its_lease() {
     let behind = cluster.servers[2];
     cluster.write("first").await;
     cluster.kill(behind).await;
-    // So many that the leader does not begin with the first one that the follower lacks. The entries with which it begins are read before
-    // the disk hangs, while the follower is down.
+    // With few entries, the leader reads all that the follower lacks before the disk hangs, while the follower is down. With 60 it has to read again
+    // when the follower is back.
     for number in 0..60 {
         cluster.write(&number.to_string()).await;
     }

@@ -13,7 +13,7 @@
 //! `Divide` and the end of an import need all earlier edits written first: see [`needs_written_edits`].
 //!
 //! **Operations** are applied once. A number that a restored Chubby has given twice is refused for the second operation, as far as the
-//! state shows that it was another one: to call that one done would acknowledge what nobody has carried out.
+//! state shows that it was another one: the reply "done" would acknowledge an operation that was not carried out.
 //!
 //! **Rows** of requests and commands are those of the table. The cells of all tables are in one store, under stored rows
 //! (`model::stored_row`): a row becomes a stored row here, where its tablet is known.
