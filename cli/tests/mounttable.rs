@@ -5,8 +5,10 @@
 use crate::support;
 
 use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use support::{Process, Up, documents};
@@ -147,6 +149,29 @@ fn names_are_served_from_a_cluster_by_any_number_of_processes() {
     drop(two);
     let three = Names::start(folder.path(), "three", &["--cluster", cluster]);
     assert_eq!(three.json("bob", &["resolve", "a/b"])["servers"][0]["address"], "h:1");
+}
+
+/// A mounttable that is started before its cluster serves once the cluster does.
+#[test]
+fn a_mounttable_waits_for_its_cluster() {
+    let folder = tempfile::tempdir().unwrap();
+    // Free a moment ago.
+    let cluster = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let mut child = Command::new(support::ebla())
+        .args(["mounttable", "--listen", "127.0.0.1:0", "--insecure-dev-identity", "--cluster", &cluster])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let waits = said.find(|line| line.contains("waiting for the cluster"));
+    let data = folder.path().join("data");
+    let up = ["up", "--servers", "1", "--listen", &cluster, "--data", data.to_str().unwrap()].map(OsStr::new);
+    let up = waits.is_some().then(|| Process::start(&data, &up));
+    let serves = said.any(|line| line.contains("mounttable at"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(waits.is_some_and(|line| line.contains(&cluster)) && serves);
+    drop(up);
 }
 
 /// Rows written by the load are like those of mounts: a check finds no inconsistencies, and they can be deleted.

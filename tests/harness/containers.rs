@@ -38,6 +38,7 @@ const WRITES: &str = "writing to";
 /// As deploy/compose.yaml has them.
 const ETCD: usize = 3;
 const MASTERS: usize = 2;
+const MOUNTTABLES: usize = 2;
 const TABLET_SERVERS: usize = 5;
 /// As many as deploy/cluster.sh supports.
 const TABLET_SERVERS_MAX: usize = 15;
@@ -106,7 +107,11 @@ impl ContainerCluster {
         let cluster = Self { project, security, tablet_servers, partitioned: BTreeSet::new() };
         let mut up = Command::from(script(&cluster.project));
         up.env("SECURITY", security.name()).env("SERVERS", tablet_servers.to_string()).arg("up").arg(program);
-        output("start a cluster of containers", up, START_MAX).await?;
+        if let Err(error) = output("start a cluster of containers", up, START_MAX).await {
+            // The containers are removed with `cluster`.
+            let gone = cluster.all_run().await.err().map(|gone| gone.to_string()).unwrap_or_default();
+            return Err(io::Error::new(error.kind(), format!("{error}\n{gone}")));
+        }
         Ok(cluster)
     }
 
@@ -259,7 +264,8 @@ impl ContainerCluster {
         let filter = format!("label=com.docker.compose.project={}", self.project);
         let listed = docker(&["ps", "--all", "--filter", &filter, "--format", "{{.Names}} {{.State}}"]).await?;
         let running = |name: &str| listed.lines().any(|line| line == format!("{name} running"));
-        let gone: Vec<_> = self.nodes().into_iter().filter(|node| !running(&self.container(*node))).collect();
+        let nodes = self.nodes().into_iter().chain((0..MOUNTTABLES).map(Node::Mounttable));
+        let gone: Vec<_> = nodes.filter(|node| !running(&self.container(*node))).collect();
         if gone.is_empty() {
             return Ok(());
         }

@@ -22,11 +22,13 @@ use super::mt::to_failure;
 use super::node::ConnectionArguments;
 use crate::address::Addresses;
 use crate::config::ConfigArguments;
-use crate::output::Failure;
+use crate::output::{self, Failure};
 use crate::process::{self, Exposure, Listen, Monitoring, Signals};
 
 /// The superuser of the mounttable of [`Mounttable::beside`], which accepts any claimed identity.
 const OPERATOR: &str = "admin";
+/// Pause between two attempts to start.
+const START_PAUSE: Duration = Duration::from_millis(500);
 
 /// TableOptions that select the table that stores a mounttable.
 #[derive(Clone, Debug, clap::Args)]
@@ -160,7 +162,7 @@ impl Mounttable {
     }
 }
 
-/// Runs until Ctrl-C or SIGTERM. Ready means that the table exists and is served.
+/// Runs until Ctrl-C or SIGTERM. Ready means that the table exists and is served; until then it waits for its cluster.
 ///
 /// # Errors
 /// The reason why it cannot start.
@@ -182,7 +184,8 @@ pub async fn run(command: Mounttable, runtime: Runtime) -> Result<(), Failure> {
     }
     process::check_free(&listen).await?;
     let monitoring = Monitoring::new("mounttable", &runtime).listen(command.http.as_deref(), &runtime).await?;
-    let starting = Box::pin(serve(&command, storage(&command, &runtime), &runtime));
+    monitoring.readiness.refuse("the mounttable waits for its cluster");
+    let starting = Box::pin(serve_when_possible(&command, &runtime));
     let Some(server) = signals.unless_signalled(starting).await.transpose()? else {
         return Ok(());
     };
@@ -196,6 +199,31 @@ pub async fn run(command: Mounttable, runtime: Runtime) -> Result<(), Failure> {
     monitoring.stopping();
     signals.stop(server.stop()).await;
     announced
+}
+
+/// As [`serve`]. While the cluster does not answer, or refuses what it may permit later, the start is repeated and the reason printed on stderr. So a
+/// mounttable can be started before its cluster, and before it has its rights there.
+///
+/// # Errors
+/// Those that do not pass while the process waits.
+async fn serve_when_possible(command: &Mounttable, runtime: &Runtime) -> Result<Server, Failure> {
+    let mut reported = String::new();
+    loop {
+        let failure = match serve(command, storage(command, runtime), runtime).await {
+            Err(failure) if command.cluster.is_some() && may_pass(&failure) => failure,
+            outcome => return outcome,
+        };
+        if reported != failure.message {
+            output::note(&format!("waiting for the cluster: {}", failure.message));
+            reported = failure.message;
+        }
+        tokio::time::sleep(START_PAUSE).await;
+    }
+}
+
+/// Whether a repeated start may succeed: wrong arguments (2) and damage (8) stay as they are.
+const fn may_pass(failure: &Failure) -> bool {
+    !matches!(failure.code, 2 | 8)
 }
 
 /// Reports that the process is ready: writes the ready file and a line on stderr.
