@@ -62,7 +62,7 @@ pub use group::Group;
 pub use group::membership::MembershipChange;
 pub use group::propose::AppliedCommand;
 pub use lease::leader_lease::LeaseSuspension;
-pub use state_machine::{AppliedPosition, CommittedEntry, Payload, StateMachine};
+pub use state_machine::{AppliedPosition, CheckpointOrigin, CommittedEntry, Payload, StateMachine};
 pub use status::{GroupStatus, Leadership};
 pub use storage::blocking::BlockingPools;
 pub use storage::forced_membership::force_membership;

@@ -43,6 +43,15 @@ pub enum Payload {
     Membership(Membership),
 }
 
+/// Which replica a checkpoint is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckpointOrigin {
+    /// This one.
+    Own,
+    /// Another one of the group, which has sent it.
+    Received,
+}
+
 /// A replicated state as Raft sees it. All calls may block; `apply` and `install` are never called concurrently.
 pub trait StateMachine: Send + Sync + 'static {
     /// What is applied in memory. Does not block.
@@ -75,11 +84,11 @@ pub trait StateMachine: Send + Sync + 'static {
     /// When the checkpoint cannot be created.
     fn checkpoint(&self, folder: &Path) -> Result<AppliedPosition, Fault>;
 
-    /// Reads a checkpoint as a whole before it is sent, so that damaged blocks are not copied. Blocking.
+    /// Reads a checkpoint as a whole, before it is sent and before it is installed, so that damaged blocks are not copied. Blocking.
     ///
     /// # Errors
     /// When it is damaged, or cannot be read.
-    fn verify(&self, _checkpoint: &Path) -> Result<(), Fault> {
+    fn verify(&self, _checkpoint: &Path, _origin: CheckpointOrigin) -> Result<(), Fault> {
         Ok(())
     }
 

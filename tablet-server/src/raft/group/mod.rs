@@ -56,6 +56,7 @@ use super::types::{TypeConfig, log_id, replica};
 /// One replica of a Raft group.
 pub struct Group {
     config: GroupConfig,
+    machine: Arc<dyn StateMachine>,
     raft: Raft,
     metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
     lease_suspensions: LeaseSuspensions,
@@ -101,7 +102,7 @@ impl Group {
         let counters = Arc::clone(links.counters());
         let entry_clock = EntryClock::new(clock.clone());
         let observers = (quorum.clone(), recovery.clone(), entry_clock.clone());
-        let (raft, handle) = start_core(&config, log, machine, links, &shard, observers).await?;
+        let (raft, handle) = start_core(&config, log, Arc::clone(&machine), links, &shard, observers).await?;
         let (sender, status) = watch::channel(GroupStatus::default());
         let metrics = raft.metrics();
         let proposals = Semaphore::new(permits(config.proposal_bytes_max));
@@ -109,6 +110,7 @@ impl Group {
         let transfer_target = AtomicU64::new(0);
         let group = Self {
             config,
+            machine,
             raft,
             metrics,
             lease_suspensions,

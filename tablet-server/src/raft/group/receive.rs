@@ -1,11 +1,15 @@
 //! The messages of the other replicas, passed to openraft's core.
 
+use std::sync::Arc;
+
 use ebla_model::id::LogId;
 use ebla_runtime::Step;
 
 use super::Group;
+use crate::raft::state_machine::CheckpointOrigin;
 use crate::raft::storage::adapter::{SnapshotData, snapshot_meta};
-use crate::raft::storage::snapshot::validate;
+use crate::raft::storage::blocking::run_blocking;
+use crate::raft::storage::snapshot::{ScratchFolder, validate};
 use crate::raft::transport::message::{AppendReceipt, RaftRequest, RaftResponse, SnapshotTransfer, Unreachable};
 use crate::raft::types::{AppendRequest, AppendResponse, RaftVote, log_id, vote_term};
 
@@ -36,6 +40,21 @@ impl Group {
                 Ok(Err(refused)) => Err(Unreachable(refused.to_string())),
                 Err(fatal) => Err(stopped(fatal)),
             },
+        }
+    }
+
+    /// Reads a snapshot of another server as a whole. Its files may have been damaged after their sender had read them. Without this the damage would be
+    /// found by the installation, when this replica has already given up its own state.
+    ///
+    /// # Errors
+    /// When it is damaged, or cannot be read. This replica stays as it is, and the sender tries again.
+    pub(in crate::raft) async fn verify_received(&self, folder: ScratchFolder) -> Result<ScratchFolder, Unreachable> {
+        let (machine, path) = (Arc::clone(&self.machine), folder.path().to_owned());
+        let verify = move || machine.verify(&path, CheckpointOrigin::Received);
+        match run_blocking(&self.config.pools.maintenance, verify).await {
+            Ok(Ok(())) => Ok(folder),
+            Ok(Err(fault)) => Err(Unreachable(format!("the snapshot is refused, and nothing was replaced: {fault}"))),
+            Err(error) => Err(Unreachable(error.to_string())),
         }
     }
 

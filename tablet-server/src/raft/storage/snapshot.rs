@@ -2,8 +2,8 @@
 //! install.
 //!
 //! ```text
-//!   sender    checkpoint into scratch -> header, chunks (file, offset, bytes, CRC-32C), end
-//!   receiver  new folder in scratch -> write, sync files and folder at the end -> snapshot install -> deleted
+//!   sender    checkpoint into scratch -> read as a whole -> header, chunks (file, offset, bytes, CRC-32C), end
+//!   receiver  new folder in scratch -> write, sync files and folder at the end -> read as a whole -> snapshot install -> deleted
 //! ```
 //! A [`ScratchFolder`] value owns its folder and deletes it when it is dropped. A crash leaves folders in the scratch folder; the
 //! next start deletes them.
@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 
 use super::blocking::run_blocking;
 use crate::raft::error::Fault;
-use crate::raft::state_machine::{AppliedPosition, StateMachine};
+use crate::raft::state_machine::{AppliedPosition, CheckpointOrigin, StateMachine};
 
 /// Bytes of a file in one message.
 const CHUNK_BYTES: usize = 1024 * 1024;
@@ -83,7 +83,7 @@ impl Checkpoints {
         let create = move || -> io::Result<(ScratchFolder, AppliedPosition)> {
             let folder = ScratchFolder::reserve(&scratch, group)?;
             let applied = machine.checkpoint(folder.path())?;
-            machine.verify(folder.path())?;
+            machine.verify(folder.path(), CheckpointOrigin::Own)?;
             Ok((folder, applied))
         };
         let (folder, applied) = run_blocking(&self.maintenance, create).await??;

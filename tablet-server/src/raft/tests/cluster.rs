@@ -24,14 +24,17 @@ use self::slow::Blockers;
 use crate::capacity::Capacity;
 use crate::local_servers::LocalServers;
 use crate::raft::{
-    AddressBook, AppliedPosition, BlockingPools, CommittedEntry, Fault, Group, GroupConfig, GroupDirectory,
-    GroupLookup, GroupOrigin, GroupReplica, LocalPeers, Network, NetworkOptions, Payload, ProposeError, RaftTimings,
-    StateMachine, force_membership,
+    AddressBook, AppliedPosition, BlockingPools, CheckpointOrigin, CommittedEntry, Fault, Group, GroupConfig,
+    GroupDirectory, GroupLookup, GroupOrigin, GroupReplica, LocalPeers, Network, NetworkOptions, Payload, ProposeError,
+    RaftTimings, StateMachine, force_membership,
 };
 
 pub(super) const TABLET: GroupId = GroupId::new(7);
 /// How long a test waits for an expected event.
 pub(super) const LIVENESS_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The content of a checkpoint that counts as damaged.
+pub(super) const DAMAGED: &[u8] = b"damaged";
 
 pub(super) const QUICK: RaftTimings = RaftTimings {
     heartbeat: Duration::from_millis(60),
@@ -148,6 +151,13 @@ impl StateMachine for List {
         let commands: Vec<_> = content.commands.iter().map(|command| String::from_utf8_lossy(command)).collect();
         fs::write(folder.join("commands"), commands.join("\n")).unwrap();
         Ok(content.applied)
+    }
+
+    fn verify(&self, folder: &Path, _origin: CheckpointOrigin) -> Result<(), Fault> {
+        match fs::read(folder.join("commands")).unwrap().as_slice() {
+            DAMAGED => Err(Fault::new("the list is damaged")),
+            _ => Ok(()),
+        }
     }
 
     fn install(&self, folder: &Path, applied: AppliedPosition) -> Result<(), Fault> {

@@ -16,7 +16,7 @@ use tonic::transport::Channel;
 
 use super::VERY_SLOW;
 use super::bad_messages::{Sender, client, reason};
-use super::cluster::{Cluster, FirstElection, QUICK, TABLET, Transport, until};
+use super::cluster::{Cluster, DAMAGED, FirstElection, QUICK, TABLET, Transport, until};
 use crate::raft::storage::snapshot::PART_TIMEOUT;
 
 /// Long enough for several attempts to send a snapshot.
@@ -180,4 +180,29 @@ async fn a_sender_that_stops_in_the_middle_of_a_snapshot_is_given_up() {
     assert!(given_up.contains("no part of the snapshot has arrived for 30s"), "{given_up}");
     assert_eq!(started.elapsed().as_secs(), 70, "30 seconds after the last part");
     assert_eq!(free_and_folders(), (2, 0), "the place is free and the files are deleted");
+}
+
+/// Damaged after its sender had read it: the replica keeps what it has, and goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_snapshot_that_arrives_damaged_replaces_nothing() {
+    let cluster = Cluster::start(3, Transport::Grpc, VERY_SLOW).await;
+    cluster.write("first").await;
+    cluster.settled().await;
+    let leader = cluster.leader().await;
+    let to = cluster.servers.iter().copied().find(|server| *server != leader).unwrap();
+    let term = cluster.node(leader).group.leadership().unwrap().term;
+    let ahead = LogIndex::new(cluster.node(to).machine.last().get() + 10);
+    let sender = Sender { from: leader, to, term, last: LogId { term, index: ahead } };
+    let header = sender.snapshot_header(&Membership::initial(&cluster.servers));
+    let data = Bytes::from_static(DAMAGED);
+    let chunk = SnapshotChunk { file: "commands".to_owned(), offset: 0, crc32c: crc32c::crc32c(&data), data };
+    let parts = [header, snapshot_part::Part::Chunk(chunk), snapshot_part::Part::End(true)];
+    let parts = futures::stream::iter(parts.map(|part| SnapshotPart { part: Some(part) }));
+    let mut client = client(&cluster, to, &Runtime::system("peer"));
+    let refused = reason(client.install_snapshot(parts).await.unwrap().into_inner());
+    assert!(refused.contains("nothing was replaced: the list is damaged"), "{refused}");
+    assert_eq!(fs::read_dir(cluster.scratch(to)).map_or(0, Iterator::count), 0, "the files are deleted");
+    cluster.write("second").await;
+    cluster.settled().await;
+    assert_eq!(cluster.node(to).machine.count(), 2);
 }

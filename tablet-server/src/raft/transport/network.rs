@@ -128,7 +128,7 @@ impl Network {
         self.inbound.tasks.token().cancelled_owned()
     }
 
-    fn group(&self, header: &MessageHeader) -> Result<Arc<Group>, Unreachable> {
+    pub(super) fn group(&self, header: &MessageHeader) -> Result<Arc<Group>, Unreachable> {
         let Some(directory) = self.directory.get().and_then(Weak::upgrade) else {
             return Err(Unreachable("the server is starting or stopping".to_owned()));
         };

@@ -158,6 +158,7 @@ impl Service {
         validate(&applied).map_err(|fault| Unreachable(fault.to_string()))?;
         let permit = self.network.admit_snapshot(&header, size_bytes)?;
         let folder = self.receive_files(&header, parts).await?;
+        let folder = self.network.group(&header)?.verify_received(folder).await?;
         self.install(header, SnapshotTransfer { vote, applied, folder }, permit).await
     }
 

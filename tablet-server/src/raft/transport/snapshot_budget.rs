@@ -20,8 +20,15 @@ const SENT_MAX: usize = 2;
 /// The largest number of snapshots that a server receives and installs at once, without those of METADATA.
 const RECEIVED_MAX: usize = 2;
 
-/// How long the receiver may take from the last part to its reply: it syncs the files and opens the store.
+/// How long the receiver may take from the last part to its reply, besides reading the files: it syncs them and opens the store.
 pub(super) const INSTALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// The least speed at which the receiver reads the files as a whole, in bytes per second.
+const VERIFIED_BYTES_PER_SECOND: u64 = 32 << 20;
+
+/// How long the receiver may take from the last part of a snapshot of this size to its reply.
+pub(super) const fn install_timeout(size_bytes: u64) -> Duration {
+    INSTALL_TIMEOUT.saturating_add(Duration::from_secs(size_bytes / VERIFIED_BYTES_PER_SECOND))
+}
 
 /// The places for snapshots of one server.
 #[derive(Debug)]

@@ -31,7 +31,7 @@ use super::message::{
 };
 use super::options::{AddressBook, MESSAGE_BYTES_MAX, NetworkOptions};
 use super::receiver_guard::with_receiver;
-use super::snapshot_budget::INSTALL_TIMEOUT;
+use super::snapshot_budget::install_timeout;
 use super::wire;
 use crate::capacity::Capacity;
 use crate::raft::counters::RaftCounters;
@@ -196,18 +196,21 @@ impl PeerLink for StreamLink {
             let sent = send_files(snapshot.folder, sender, endpoint.maintenance.clone());
             let mut client = endpoint.client()?;
             let reply = client.install_snapshot(endpoint.request(ReceiverStream::new(parts)));
-            let reply = installed(sent, reply).await.map_err(|reason| endpoint.unreachable(reason))?;
+            let reply = installed(sent, reply, install_timeout(size_bytes))
+                .await
+                .map_err(|reason| endpoint.unreachable(reason))?;
             wire::decode_snapshot_reply(reply.into_inner())
         }
         .boxed()
     }
 }
 
-/// The reply to a snapshot, while `sent` sends its files. After the last one the reply may take [`INSTALL_TIMEOUT`]. When the transfer
+/// The reply to a snapshot, while `sent` sends its files. After the last one the reply may take `timeout`. When the transfer
 /// fails, the call is dropped: its stream ends without the end part, and the receiver refuses the snapshot.
 async fn installed<R>(
     sent: impl Future<Output = io::Result<()>>,
     reply: impl Future<Output = Result<R, Status>>,
+    timeout: Duration,
 ) -> Result<R, String> {
     let mut reply = std::pin::pin!(reply);
     tokio::select! {
@@ -216,9 +219,9 @@ async fn installed<R>(
         reply = &mut reply => return reply.map_err(|status| status.to_string()),
         sent = sent => sent.map_err(|error| error.to_string())?,
     }
-    match tokio::time::timeout(INSTALL_TIMEOUT, reply).await {
+    match tokio::time::timeout(timeout, reply).await {
         Ok(reply) => reply.map_err(|status| status.to_string()),
-        Err(_elapsed) => Err(format!("the snapshot was not installed in {INSTALL_TIMEOUT:?}")),
+        Err(_elapsed) => Err(format!("the snapshot was not installed in {timeout:?}")),
     }
 }
 
@@ -229,22 +232,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_snapshot_whose_installation_hangs_fails_after_its_timeout() {
         let started = tokio::time::Instant::now();
+        let timeout = install_timeout(1 << 30);
         let sent = async {
-            tokio::time::sleep(INSTALL_TIMEOUT * 5).await;
+            tokio::time::sleep(timeout * 5).await;
             Ok(())
         };
-        let failed = installed(sent, std::future::pending::<Result<(), Status>>()).await.unwrap_err();
-        assert!(failed.contains("not installed in 60s"), "{failed}");
-        assert_eq!(started.elapsed().as_secs(), (INSTALL_TIMEOUT * 6).as_secs(), "counted from the last part");
+        let failed = installed(sent, std::future::pending::<Result<(), Status>>(), timeout).await.unwrap_err();
+        assert!(failed.contains("not installed in 92s"), "a minute, and 32 seconds to read a gibibyte: {failed}");
+        assert_eq!(started.elapsed().as_secs(), (timeout * 6).as_secs(), "counted from the last part");
     }
 
     #[tokio::test]
     async fn a_refusal_and_a_failed_read_end_the_transfer() {
-        let refused = installed(std::future::pending(), async { Ok("refused") }).await;
+        let refused = installed(std::future::pending(), async { Ok("refused") }, Duration::ZERO).await;
         assert_eq!(refused, Ok("refused"));
         let failed = async { Err(io::Error::other("cannot read")) };
         assert_eq!(
-            installed(failed, std::future::pending::<Result<(), Status>>()).await,
+            installed(failed, std::future::pending::<Result<(), Status>>(), Duration::ZERO).await,
             Err("cannot read".to_owned())
         );
     }

@@ -35,7 +35,7 @@ use ebla_storage::store::{Batch, GroupStore, Relocation, Scrub, SharedResources}
 use parking_lot::{Mutex, RwLock};
 use tracing::{error, info};
 
-use crate::raft::{AppliedPosition, CommittedEntry, Fault, GroupOrigin, GroupReplica, StateMachine};
+use crate::raft::{AppliedPosition, CheckpointOrigin, CommittedEntry, Fault, GroupOrigin, GroupReplica, StateMachine};
 use crate::tablet::WriteId;
 use crate::tablet::core::applied_state::{AppliedState, GroupMetadata};
 use crate::tablet::core::apply::{self, Applier, CellEdit, CellReader};
@@ -474,11 +474,11 @@ impl StateMachine for GroupStateMachine {
         Ok(applied_position(state.applied, &state.descriptor))
     }
 
-    fn verify(&self, checkpoint: &Path) -> Result<(), Fault> {
+    fn verify(&self, checkpoint: &Path, origin: CheckpointOrigin) -> Result<(), Fault> {
         match Scrub::check(checkpoint).map_err(Error::from) {
             Ok(_bytes) => Ok(()),
             Err(error) => {
-                if error.reason == Reason::DataDamaged {
+                if error.reason == Reason::DataDamaged && origin == CheckpointOrigin::Own {
                     self.damage.report();
                 }
                 Err(fault("verify checkpoint")(error))
