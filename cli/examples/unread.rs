@@ -4,7 +4,7 @@
 //! target/release/examples/unread target/release/ebla [STREAMS] [ROW_KIB] [CONNECTIONS]
 //! ```
 //!
-//! The table has 16 rows. Each of the streams (default 4,096, a hundred on a connection, as many as a server allows) reads all of them, and its
+//! The table has 16 rows. Each of the streams (default 4,096, a thousand on a connection, as many as a server allows) reads all of them, and its
 //! client reads nothing beyond the headers. Meanwhile another client reads one row through a connection of its own, again and again. The measurement ends
 //! early when the cluster holds more than `RESIDENT_MAX`, so that it does not take the machine's memory.
 
@@ -30,7 +30,7 @@ const TABLE: &str = "projects/bench/instances/bench/tables/bench";
 const ROWS: u64 = 16;
 const FULL: Duration = Duration::from_secs(20);
 /// The streams of a connection that a server allows (`ebla_runtime::serve::PUBLIC_STREAMS_MAX`).
-const STREAMS_PER_CONNECTION: usize = 100;
+const STREAMS_PER_CONNECTION: usize = 1_000;
 /// Streams between two lines of the report.
 const STEP: usize = 256;
 /// Streams that are opened at the same time.

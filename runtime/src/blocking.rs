@@ -65,6 +65,9 @@ impl std::fmt::Debug for State {
     }
 }
 
+/// The niceness of threads of a background pool: with 10 a thread gets a tenth of the time of one with 0 (setpriority(2), sched(7)).
+const BACKGROUND_NICE: i32 = 10;
+
 impl Blocking {
     /// Runs each call on the caller's thread: for simulation, which has one thread.
     #[must_use]
@@ -77,11 +80,31 @@ impl Blocking {
     /// # Errors
     /// When the system cannot create a thread.
     pub fn pool(name: &str, threads: usize, queue_max: usize) -> std::io::Result<Self> {
+        Self::start(name, threads, queue_max, || ())
+    }
+
+    /// As [`Self::pool`], and other threads come first when processors are scarce: for calls that may take much of them, while other threads are
+    /// needed to receive and to refuse calls. On systems without priorities of threads it is the same.
+    ///
+    /// # Errors
+    /// As [`Self::pool`].
+    pub fn background_pool(name: &str, threads: usize, queue_max: usize) -> std::io::Result<Self> {
+        // On Linux this concerns the calling thread only, and lowering needs no right.
+        let lower = || {
+            let _unsupported = rustix::process::setpriority_process(None, BACKGROUND_NICE);
+        };
+        Self::start(name, threads, queue_max, lower)
+    }
+
+    fn start(name: &str, threads: usize, queue_max: usize, prepare: fn()) -> std::io::Result<Self> {
         let shared = Arc::new(Shared { state: Mutex::default(), wake: Condvar::new() });
         let pool = Pool { shared: Arc::clone(&shared), queue_max };
         for _ in 0..threads.max(1) {
             let shared = Arc::clone(&shared);
-            spawn_thread(name, move || shared.work())?;
+            spawn_thread(name, move || {
+                prepare();
+                shared.work();
+            })?;
         }
         Ok(Self(Kind::Pool(Arc::new(pool))))
     }

@@ -56,8 +56,9 @@ pub struct ServeOptions {
     pub keep_alive_timeout: Duration,
 }
 
-/// The streams of a public connection: as many as Google's service allows.
-pub const PUBLIC_STREAMS_MAX: u32 = 100;
+/// The streams of a public connection. Google's service allows 100. With so few, the calls of an overload would wait in the client, in their order, until their
+/// deadlines are nearly over; a server that receives them can refuse those that are too many at once.
+pub const PUBLIC_STREAMS_MAX: u32 = 1_000;
 /// The streams of a peer's connection.
 pub const PEER_STREAMS_MAX: u32 = 4_096;
 /// Calls of a connection that are cancelled before the server has seen them; one more, and HTTP/2 closes the connection with all its calls

@@ -12,6 +12,7 @@
 //! The port is bound first, because its number is registered in Chubby; requests are served only when the replicas are
 //! open. A server is `ready` when it serves and is registered in Chubby, whether or not the cluster is initialized.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -413,17 +414,20 @@ struct ServerPools {
 
 impl ServerPools {
     fn new(options: &ServerOptions) -> Result<Self, Error> {
-        let pool = |name: &str, threads: usize| match options.threads {
-            Threads::Pools => Blocking::pool(name, threads, QUEUE_MAX)
-                .map_err(|error| Error::internal(format!("start threads: {error}"))),
+        let start = |pool: fn(&str, usize, usize) -> io::Result<Blocking>, name, threads| match options.threads {
+            Threads::Pools => {
+                pool(name, threads, QUEUE_MAX).map_err(|error| Error::internal(format!("start threads: {error}")))
+            }
             Threads::Inline { .. } => Ok(Blocking::inline()),
         };
+        let pool = |name, threads| start(Blocking::pool, name, threads);
         Ok(Self {
             raft: BlockingPools {
                 apply: pool("apply", options.apply_threads)?,
                 maintenance: pool("maintenance", options.maintenance_threads)?,
             },
-            reads: pool("reads", options.read_threads)?,
+            // Otherwise the thread that receives calls from the network, and refuses those that are too many, would wait for many reads.
+            reads: start(Blocking::background_pool, "reads", options.read_threads)?,
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Admission control of the public data API: a call beyond the limit of concurrent calls waits, and is refused before its body is read.
+//! Admission control of the public data API: a call beyond the limit of concurrent calls waits or is refused, before its body is read.
 //!
 //! The answer is `Busy` (UNAVAILABLE) with a delay, which every client retries; nothing was applied. Which calls begin, wait and are refused
 //! is decided by [`CallLimit`]. A read counts until its first message; later ones wait for their reader, not for the server.
@@ -7,7 +7,7 @@
 //! A waiting call holds its headers and at most what the windows of its connection let the client send. Its deadline goes on: the call is
 //! refused before it passes, so that the client learns the reason. One whose caller gives up leaves at once.
 
-use std::{collections::HashMap, convert::Infallible, mem, sync::Arc, time::Duration};
+use std::{collections::HashMap, convert::Infallible, future::ready, mem, sync::Arc, time::Duration};
 
 use ebla_model::{Error, Reason, TableName};
 use ebla_proto::status::{from_status, to_status};
@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use tonic::{Status, codegen::http};
 
 use super::{
-    call_limit::{Arrival, CallId, CallLimit, ConnectionId, Outcome},
+    call_limit::{Arrival, CallId, CallLimit, ConnectionId, Outcome, SOON},
     metrics::FrontMetrics,
 };
 use crate::{
@@ -114,6 +114,7 @@ impl CallInfo {
 enum Arrived {
     Begun(Call),
     Waiting(WaitingCall),
+    Refused,
 }
 
 /// A call in progress. Dropped before it is answered: its caller gave up.
@@ -131,7 +132,6 @@ struct WaitingCall {
     admission: CallAdmission,
     info: CallInfo,
     call: CallId,
-    timeout: Duration,
     begun: oneshot::Receiver<()>,
     has_begun: bool,
 }
@@ -180,6 +180,14 @@ impl CallAdmission {
         Ok(TableCall { admission: self.clone(), table: table.clone() })
     }
 
+    /// Counts a refusal.
+    fn refuse(&self) -> Error {
+        self.overloaded.increment();
+        let limit = self.calls.lock().limit.limit();
+        let message = format!("this server is overloaded: it works on {limit} calls at most now; retry later");
+        Error::new(Reason::Busy, message)
+    }
+
     fn arrive(&self, info: CallInfo) -> Arrived {
         let mut calls = self.calls.lock();
         match calls.limit.arrive(info.id()) {
@@ -187,13 +195,13 @@ impl CallAdmission {
                 drop(calls);
                 Arrived::Begun(Call::begin(self, info))
             }
-            Arrival::Waits { call, timeout, displaced } => {
+            Arrival::Waits(call) => {
                 let (sender, begun) = oneshot::channel();
                 calls.waiting.insert(call, sender);
-                let _refused = displaced.and_then(|displaced| calls.waiting.remove(&displaced));
                 drop(calls);
-                Arrived::Waiting(WaitingCall { admission: self.clone(), info, call, timeout, begun, has_begun: false })
+                Arrived::Waiting(WaitingCall { admission: self.clone(), info, call, begun, has_begun: false })
             }
+            Arrival::Refused => Arrived::Refused,
         }
     }
 }
@@ -204,15 +212,12 @@ impl WaitingCall {
     /// # Errors
     /// `Busy` when it does not begin in time.
     async fn begin(mut self, time_left: Duration) -> Result<Call, Error> {
-        let timeout = self.timeout.min(time_left);
+        let timeout = SOON.min(time_left);
         if let Ok(Ok(())) = tokio::time::timeout(timeout, &mut self.begun).await {
             self.has_begun = true;
             return Ok(Call::begin(&self.admission, self.info.clone()));
         }
-        self.admission.overloaded.increment();
-        let limit = self.admission.calls.lock().limit.limit();
-        let message = format!("this server is overloaded: it works on {limit} calls at most now; retry later");
-        Err(Error::new(Reason::Busy, message))
+        Err(self.admission.refuse())
     }
 }
 
@@ -277,6 +282,7 @@ impl Middleware for CallAdmission {
     fn call(&self, service: &mut impl GrpcService, request: CallRequest) -> CallFuture {
         match self.arrive(CallInfo::of(&request)) {
             Arrived::Begun(call) => Box::pin(answer(call, service.call(request))),
+            Arrived::Refused => Box::pin(ready(Ok(to_status(&self.refuse()).into_http()))),
             Arrived::Waiting(waiting) => {
                 // The one that is ready is called later; its clone is asked again whether it is.
                 let later = service.clone();
@@ -293,6 +299,21 @@ impl Middleware for CallAdmission {
                 })
             }
         }
+    }
+}
+
+/// Refuses calls of an overloaded server before anything else is done for them, such as the verification of a token or a trace: what is spent on refusals
+/// is missing for answers. Each call that it lets pass arrives at the admission, too.
+#[derive(Clone, Debug)]
+pub(super) struct Shedding(pub(super) CallAdmission);
+
+impl Middleware for Shedding {
+    fn call(&self, service: &mut impl GrpcService, request: CallRequest) -> CallFuture {
+        let connection = request.extensions().get::<ConnectionInfo>().map(|info| ConnectionId(info.usage.identity()));
+        if connection.is_some_and(|connection| self.0.calls.lock().limit.refuses(connection)) {
+            return Box::pin(ready(Ok(to_status(&self.0.refuse()).into_http())));
+        }
+        Box::pin(service.call(request))
     }
 }
 

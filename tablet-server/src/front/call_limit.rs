@@ -1,23 +1,18 @@
-//! How many calls a front works on at once, and which calls wait: a pure controller.
+//! How many calls a front works on at once, which calls wait, and which are refused: a pure controller.
 //!
-//! A queue in front of a busy server is useful while it empties between bursts. If even the fastest call of a while has
-//! waited long, the queue stands: each call then costs its full time, and its caller may have given up before it is answered.
-//! The controller therefore watches the *shortest* time of the calls that end in a window, as CoDel does for packets
-//! (RFC 8289, section 4), and lowers the limit of concurrent calls while that is long. It raises the limit again when calls
-//! are fast and the limit holds some back.
+//! A queue in front of a busy server is useful while it empties between bursts. A queue that stands makes each call cost its full time, and its caller may
+//! have given up before it is answered. So while more than half of the calls take long, the controller lowers the limit of concurrent calls to the number
+//! of those that are answered soon at the present rate (Little's law: the number of calls in progress is the rate times the time of each). It raises the limit
+//! again when calls are fast and the limit holds some back. The shortest time, by which CoDel recognises a standing queue of packets (RFC 8289, section 4),
+//! does not show one here: calls are not carried out in the order of their arrival, and a few are always fast.
 //!
-//! A call beyond the limit waits for a place, and is refused when it has waited long. A refusal costs the server as much as a cheap call, and
-//! makes the client send the next one. A call that waits costs nothing: it occupies a stream of its connection, and HTTP/2 keeps in the
-//! client what exceeds the streams. So the rate of refusals is at most the number of waiting calls, divided by the time for which they wait
-//! ([`waiting_timeout`]).
+//! A call beyond the limit waits for a place. As many calls may wait as will probably begin soon; any other is refused at once, which costs little
+//! (`admission::Shedding`), and its client learns it while it has time left.
 //!
-//! Connections share the limit: once half of it is in use, none gets more than its equal share. Tables do too: a call counts for
+//! Connections share the limit: once half of it is in use, none gets more than its equal share. So do the calls that wait. Tables do too: a call counts for
 //! its table once its request is read, so that the many connections of one table's clients leave room for another table.
-//! A place that becomes free goes to the connection with the fewest calls in progress, and of its waiting calls to the newest. During an overload
-//! most waiting calls are never carried out, and the newest has the most time left until its caller gives up. (Maurer, *Fail at Scale*, ACM
-//! Queue 13(8), 2015, "Adaptive LIFO".) In the order of arrival each call would begin when its time is nearly over.
+//! A place that becomes free goes to the connection with the fewest calls in progress, and of its waiting calls to the oldest.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
@@ -25,23 +20,18 @@ use std::time::Duration;
 pub(super) const LIMIT_MAX: usize = 8_192;
 /// The lowest limit: with fewer concurrent calls, writes are no longer gathered into few log entries.
 const LIMIT_MIN: usize = 128;
-/// The largest number of calls that wait. One more, and the oldest of them is refused.
+/// The largest number of calls that wait, whatever the rate of answers.
 pub(super) const WAITING_MAX: usize = 8_192;
-/// A window is slow if its fastest call took longer.
-pub(super) const SLOW: Duration = Duration::from_millis(250);
-/// The time between two refusals that the server can afford: 4,000 a second take about a sixth of a processor.
-const REFUSAL_INTERVAL: Duration = Duration::from_micros(250);
+/// The least number of calls that may wait.
+const WAITING_MIN: usize = 64;
+/// The time in which a call in progress should be answered, and for which another one waits at most.
+pub(super) const SOON: Duration = Duration::from_millis(250);
 /// The least duration of a window.
 const WINDOW: Duration = Duration::from_millis(100);
 /// The least number of calls in a window.
 const WINDOW_CALLS: usize = 20;
 /// Slow windows in a row before the limit is lowered: one may be a failover.
 const SLOW_WINDOWS: u32 = 2;
-
-/// How long a call waits for a place while `waiting` calls do, itself included: 250 ms, and longer if the refusals would be too many.
-pub(super) fn waiting_timeout(waiting: usize) -> Duration {
-    SLOW.max(REFUSAL_INTERVAL.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX)))
-}
 
 /// A connection, by a number that no other one has at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,15 +46,10 @@ pub(super) struct CallId(u64);
 pub(super) enum Arrival {
     /// It begins.
     Begins,
-    /// It waits until [`CallLimit::begin_next`] returns it, and [leaves](CallLimit::leave) after `timeout`.
-    Waits {
-        /// Its number.
-        call: CallId,
-        /// How long it waits at most.
-        timeout: Duration,
-        /// A call that waits no more, because too many do, and is refused.
-        displaced: Option<CallId>,
-    },
+    /// It waits until [`CallLimit::begin_next`] returns it, and [leaves](CallLimit::leave) after [`SOON`].
+    Waits(CallId),
+    /// It is refused: as many calls wait as will begin soon.
+    Refused,
 }
 
 /// The calls of a connection.
@@ -74,13 +59,13 @@ struct ConnectionCalls {
     waiting: BTreeSet<CallId>,
 }
 
-/// The order in which connections get places: fewest calls in progress, then the newest call.
-type Rank = (usize, Reverse<CallId>, ConnectionId);
+/// The order in which connections get places: fewest calls in progress, then the oldest call.
+type Rank = (usize, CallId, ConnectionId);
 
 impl ConnectionCalls {
     /// `None`: no call waits.
     fn rank(&self, connection: ConnectionId) -> Option<Rank> {
-        self.waiting.last().map(|newest| (self.in_progress, Reverse(*newest), connection))
+        self.waiting.first().map(|oldest| (self.in_progress, *oldest, connection))
     }
 }
 
@@ -100,6 +85,8 @@ pub(super) struct CallLimit {
     next_call: u64,
     /// Tables with a call in progress whose request is read.
     tables: usize,
+    /// The largest number of calls that wait: those that probably begin in [`SOON`].
+    waiting_max: usize,
     window: Window,
     /// Slow windows in a row up to now.
     slow_windows: u32,
@@ -109,17 +96,24 @@ pub(super) struct CallLimit {
 #[derive(Debug)]
 struct Window {
     began: Duration,
+    /// Calls that ended, and those of them that were answered in time.
     calls: usize,
-    fastest: Duration,
-    /// The highest number of concurrent calls.
-    peak: usize,
+    answered: usize,
+    /// Calls that took longer than [`SOON`].
+    slow: usize,
     /// Whether a call found no place.
     is_limited: bool,
 }
 
 impl Window {
-    const fn new(began: Duration, in_progress: usize) -> Self {
-        Self { began, calls: 0, fastest: Duration::MAX, peak: in_progress, is_limited: false }
+    const fn new(began: Duration) -> Self {
+        Self { began, calls: 0, answered: 0, slow: 0, is_limited: false }
+    }
+
+    /// How many calls are answered in [`SOON`], at the rate of the window until now.
+    fn soon(&self, now: Duration) -> usize {
+        let length = now.saturating_sub(self.began).as_micros().max(1);
+        usize::try_from(self.answered as u128 * SOON.as_micros() / length).unwrap_or(LIMIT_MAX)
     }
 }
 
@@ -146,7 +140,8 @@ impl CallLimit {
             order: BTreeSet::new(),
             next_call: 0,
             tables: 0,
-            window: Window::new(now, 0),
+            waiting_max: WAITING_MAX,
+            window: Window::new(now),
             slow_windows: 0,
         }
     }
@@ -173,10 +168,8 @@ impl CallLimit {
             return Arrival::Begins;
         }
         self.window.is_limited = true;
-        let oldest = self.waiting.first_key_value().map(|(call, _)| *call);
-        let displaced = oldest.filter(|_call| self.waiting.len() >= WAITING_MAX);
-        if let Some(displaced) = displaced {
-            self.leave(displaced);
+        if !self.may_wait(connection) {
+            return Arrival::Refused;
         }
         let call = CallId(self.next_call);
         self.next_call += 1;
@@ -184,12 +177,27 @@ impl CallLimit {
         self.change(connection, |calls| {
             calls.waiting.insert(call);
         });
-        Arrival::Waits { call, timeout: waiting_timeout(self.waiting.len()), displaced }
+        Arrival::Waits(call)
+    }
+
+    /// Whether a call of this connection would be refused if it arrived now.
+    pub(super) fn refuses(&self, connection: ConnectionId) -> bool {
+        let own = self.connections.get(&connection).map_or(0, |calls| calls.in_progress);
+        !self.has_place(own) && !self.may_wait(connection)
+    }
+
+    /// Whether a further call of this connection may wait: connections share the places of waiting calls as they share those of calls in progress.
+    fn may_wait(&self, connection: ConnectionId) -> bool {
+        if self.waiting.len() < self.waiting_max / 2 {
+            return true;
+        }
+        let own = self.connections.get(&connection).map_or(0, |calls| calls.waiting.len());
+        own < self.waiting_max.div_ceil(self.connections.len().max(1))
     }
 
     /// The next waiting call that begins; `None`: none does now. To be called until then after each [`Self::end`].
     pub(super) fn begin_next(&mut self) -> Option<CallId> {
-        let &(own, Reverse(call), connection) = self.order.first()?;
+        let &(own, call, connection) = self.order.first()?;
         if !self.has_place(own) {
             return None;
         }
@@ -211,7 +219,6 @@ impl CallLimit {
         let own = self.change(connection, |calls| calls.in_progress += 1);
         self.active += usize::from(own == 1);
         self.in_progress += 1;
-        self.window.peak = self.window.peak.max(self.in_progress);
     }
 
     /// Changes the calls of a connection. Returns how many are in progress then.
@@ -255,24 +262,27 @@ impl CallLimit {
         self.in_progress -= 1;
         let own = self.change(connection, |calls| calls.in_progress -= 1);
         self.active -= usize::from(own == 0);
-        let taken = match outcome {
-            Outcome::Answered(taken) => taken,
-            Outcome::TooLate => Duration::MAX,
+        let (answered, is_slow) = match outcome {
+            Outcome::Answered(taken) => (1, taken > SOON),
+            Outcome::TooLate => (0, true),
             Outcome::Ignored => return,
         };
         self.window.calls += 1;
-        self.window.fastest = self.window.fastest.min(taken);
+        self.window.answered += answered;
+        self.window.slow += usize::from(is_slow);
         if self.window.calls >= WINDOW_CALLS && now.saturating_sub(self.window.began) >= WINDOW {
-            self.adjust();
-            self.window = Window::new(now, self.in_progress);
+            self.adjust(now);
+            self.window = Window::new(now);
         }
     }
 
-    fn adjust(&mut self) {
-        if self.window.fastest > SLOW {
+    fn adjust(&mut self, now: Duration) {
+        let soon = self.window.soon(now);
+        self.waiting_max = soon.clamp(WAITING_MIN, WAITING_MAX);
+        if self.window.slow > self.window.calls / 2 {
             self.slow_windows += 1;
             if self.slow_windows >= SLOW_WINDOWS {
-                self.limit = (self.window.peak.min(self.limit) * 4 / 5).max(LIMIT_MIN);
+                self.limit = soon.clamp(LIMIT_MIN, self.limit.max(LIMIT_MIN));
             }
         } else {
             self.slow_windows = 0;

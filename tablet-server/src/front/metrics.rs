@@ -49,7 +49,7 @@ static REQUEST_BYTES: Family =
 static REFUSALS: Family = Family::counter(
     "ebla_front_refusals_total",
     &["server", "cause"],
-    "Calls that the front refused before they reached a tablet: overload (no place became free in time), table_share (overload, and \
+    "Calls that the front refused before they reached a tablet: overload (no place was or became free in time), table_share (overload, and \
      the table is beyond its share), request_memory (too many bytes of requests in flight). Refusals for lack of rights or of quota \
      are in ebla_front_calls_total by their codes",
 );

@@ -48,7 +48,7 @@ use tonic::service::Routes;
 
 use self::access::Metering;
 pub(crate) use self::access::{AccessControl, TabletCall, TabletCaller};
-use self::admission::CallAdmission;
+use self::admission::{CallAdmission, Shedding};
 use self::budget::RequestBudget;
 use self::headers::ResponseHeaders;
 use self::metrics::{CallMetrics, FrontService};
@@ -116,7 +116,7 @@ pub(crate) fn add_services(routes: Routes, config: FrontConfig, access: AccessCo
         .with(budget)
         .with(Metering)
         .with(ReadBudget::new(ReadService::Public, config.responses))
-        .with(admission)
+        .with(admission.clone())
         .with(access.clone())
         .with(CallMetrics::new(metrics.clone(), FrontService::Data, clock.clone()));
     let recorder = config.recorder;
@@ -129,7 +129,9 @@ pub(crate) fn add_services(routes: Routes, config: FrontConfig, access: AccessCo
     let budget = budget.counted_by(&metrics, FrontService::Admin);
     let admin = AdminParts { master, budget, access, metrics, clock: clock.clone(), recorder };
     routes
-        .add_service(WithArrival::new(data, clock.clone()).with(ResponseHeaders::new(clock.clone())))
+        .add_service(
+            WithArrival::new(data, clock.clone()).with(ResponseHeaders::new(clock.clone())).with(Shedding(admission)),
+        )
         .add_service(WithArrival::new(admin.proxy::<BigtableTableAdminServer<()>>(), clock.clone()))
         .add_service(WithArrival::new(admin.proxy::<BigtableInstanceAdminServer<()>>(), clock.clone()))
         .add_service(WithArrival::new(admin.proxy::<OperationsServer<()>>(), clock.clone()))

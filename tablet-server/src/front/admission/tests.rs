@@ -9,7 +9,7 @@ use futures::poll;
 use tokio::time::Instant;
 use tonic::codegen::Service;
 
-use super::super::call_limit::{LIMIT_MAX, SLOW, WAITING_MAX};
+use super::super::call_limit::{LIMIT_MAX, SOON, WAITING_MAX};
 use super::*;
 use crate::middleware::CallResponse;
 
@@ -63,7 +63,7 @@ async fn a_call_beyond_the_limit_begins_when_another_ends() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_does_not_begin_is_refused_after_a_while_and_before_its_deadline() {
     let (admission, calls) = full();
-    for (time_left, waited) in [(LONG, SLOW), (SLOW / 2, SLOW / 2)] {
+    for (time_left, waited) in [(LONG, SOON), (SOON / 2, SOON / 2)] {
         let started = Instant::now();
         let refused = waiting(&admission).begin(time_left).await.unwrap_err();
         assert_eq!(refused.reason, Reason::Busy);
@@ -93,21 +93,38 @@ async fn a_call_that_gives_up_as_it_begins_passes_its_place_on() {
     let (admission, mut calls) = full();
     let [older, newer] = [0; 2].map(|_| waiting(&admission));
     calls.pop().unwrap().end(false);
-    assert_eq!(admission.calls.lock().waiting.len(), 1, "the newer one has the place");
-    drop(newer);
-    drop(older.begin(LONG).await.unwrap());
+    assert_eq!(admission.calls.lock().waiting.len(), 1, "the older one has the place");
+    drop(older);
+    drop(newer.begin(LONG).await.unwrap());
     drop(calls);
     expect_unused(&admission);
 }
 
-#[tokio::test(start_paused = true)]
-async fn when_too_many_calls_wait_the_oldest_is_refused_at_once() {
+#[tokio::test]
+async fn when_too_many_calls_wait_a_further_one_is_refused_at_once_and_before_all_else() {
     let (admission, calls) = full();
-    let started = Instant::now();
-    let oldest = waiting(&admission);
-    let others: Vec<_> = (0..WAITING_MAX).map(|_| waiting(&admission)).collect();
-    assert_eq!(oldest.begin(LONG).await.unwrap_err().reason, Reason::Busy);
-    assert_eq!(started.elapsed(), Duration::ZERO);
+    let connection = ResourceCounter::default();
+    let wait = || {
+        let Arrived::Waiting(call) = arrive(&admission, &connection) else { panic!("it does not wait") };
+        call
+    };
+    // The share of one of two connections.
+    let others: Vec<_> = (0..WAITING_MAX / 2).map(|_| wait()).collect();
+    assert!(matches!(arrive(&admission, &connection), Arrived::Refused));
+    let counting = Counting::default();
+    let mut service = counting.clone().with(Shedding(admission.clone()));
+    let mut request = |connection: &ResourceCounter| {
+        let mut request = http::Request::post("/google.bigtable.v2.Bigtable/MutateRow");
+        let info = ConnectionInfo { usage: connection.clone(), ..ConnectionInfo::default() };
+        request.extensions_mut().unwrap().insert(info);
+        service.call(request.body(tonic::body::Body::empty()).unwrap())
+    };
+    let refused = request(&connection).await.unwrap();
+    let refused = Status::from_header_map(refused.headers()).unwrap();
+    assert_eq!(from_status(&refused).0.reason, Reason::Busy, "{refused}");
+    assert_eq!(counting.0.load(Ordering::Relaxed), 0);
+    drop(request(&ResourceCounter::default()).await);
+    assert_eq!(counting.0.load(Ordering::Relaxed), 1, "another connection has its share");
     drop(others);
     drop(calls);
     expect_unused(&admission);

@@ -18,7 +18,7 @@ fn begins(limit: &mut CallLimit, connection: ConnectionId) {
 }
 
 fn waits(limit: &mut CallLimit, connection: ConnectionId) -> CallId {
-    let Arrival::Waits { call, displaced: None, .. } = limit.arrive(connection) else { panic!("it does not wait") };
+    let Arrival::Waits(call) = limit.arrive(connection) else { panic!("it does not wait") };
     call
 }
 
@@ -26,73 +26,88 @@ fn waits(limit: &mut CallLimit, connection: ConnectionId) -> CallId {
 fn tries(limit: &mut CallLimit, connection: ConnectionId) -> bool {
     match limit.arrive(connection) {
         Arrival::Begins => true,
-        Arrival::Waits { call, .. } => {
+        Arrival::Waits(call) => {
             limit.leave(call);
             false
         }
+        Arrival::Refused => false,
     }
 }
 
-/// Ends and begins as many calls as fill a window, each with this outcome.
-fn window(limit: &mut CallLimit, outcome: Outcome, now: &mut Duration) {
+/// A window in which this many calls end, each with this outcome. As many others begin, if they may.
+fn window(limit: &mut CallLimit, outcome: Outcome, calls: usize, now: &mut Duration) {
+    let within = *now + WINDOW / 2;
     *now += WINDOW;
-    for _ in 0..WINDOW_CALLS {
-        limit.end(A, outcome, *now);
+    for call in 1..=calls {
+        limit.end(A, outcome, if call == calls { *now } else { within });
         let _begun = tries(limit, A);
     }
 }
 
+const FAST: Outcome = Outcome::Answered(Duration::from_millis(5));
+const SLOW: Outcome = Outcome::Answered(Duration::from_millis(500));
+
 #[test]
-fn a_standing_queue_lowers_the_limit_and_fast_calls_raise_it() {
-    let (mut limit, mut now) = (used(1_000), Duration::ZERO);
-    window(&mut limit, Outcome::Answered(SLOW * 2), &mut now);
+fn a_standing_queue_lowers_the_limit_to_what_is_answered_soon() {
+    // 10,000 answers in a second, and 5,000 calls in progress.
+    let (mut limit, mut now) = (used(5_000), Duration::ZERO);
+    window(&mut limit, SLOW, 1_000, &mut now);
     assert_eq!(limit.limit(), LIMIT_MAX, "one slow window may be a failover");
-    window(&mut limit, Outcome::Answered(SLOW * 2), &mut now);
-    assert_eq!(limit.limit(), 800);
+    window(&mut limit, SLOW, 1_000, &mut now);
+    assert_eq!((limit.limit(), limit.waiting_max), (2_500, 2_500));
     for _ in 0..100 {
-        window(&mut limit, Outcome::TooLate, &mut now);
+        window(&mut limit, Outcome::TooLate, 1_000, &mut now);
     }
-    assert_eq!(limit.limit(), LIMIT_MIN);
-    assert!(!tries(&mut limit, A));
-    window(&mut limit, Outcome::Answered(Duration::from_millis(5)), &mut now);
-    assert_eq!(limit.limit(), LIMIT_MIN + LIMIT_MIN / 8);
-    let raised = limit.limit();
-    while tries(&mut limit, A) {}
-    // A call that waits all the time shows too that the limit is too low.
-    let waiting = waits(&mut limit, A);
-    for _ in 0..4 {
-        now += WINDOW;
-        for _ in 0..WINDOW_CALLS {
-            limit.end(A, Outcome::Answered(Duration::from_millis(5)), now);
-            limit.begin(A);
-        }
-    }
-    limit.leave(waiting);
-    assert!(limit.limit() > raised * 3 / 2, "{}", limit.limit());
+    assert_eq!((limit.limit(), limit.waiting_max), (LIMIT_MIN, WAITING_MIN), "late calls are no answers");
 }
 
 #[test]
-fn one_fast_call_proves_that_no_queue_stands() {
-    let (mut limit, mut now) = (used(1_000), Duration::ZERO);
+fn a_few_fast_calls_hide_no_queue_and_a_few_slow_ones_make_none() {
+    for (slow, expected) in [(700, 2_500), (300, LIMIT_MAX)] {
+        let (mut limit, mut now) = (used(5_000), Duration::ZERO);
+        for _ in 0..3 {
+            let within = now + WINDOW / 2;
+            now += WINDOW;
+            for call in 1..=1_000 {
+                limit.end(A, if call <= slow { SLOW } else { FAST }, if call == 1_000 { now } else { within });
+                let _begun = tries(&mut limit, A);
+            }
+        }
+        assert_eq!(limit.limit(), expected, "{slow} of 1,000 are slow");
+    }
+}
+
+#[test]
+fn few_calls_lower_no_limit_while_they_are_fast() {
+    let (mut limit, mut now) = (used(1), Duration::ZERO);
     for _ in 0..10 {
-        limit.end(A, Outcome::Answered(Duration::from_millis(5)), now);
-        begins(&mut limit, A);
-        window(&mut limit, Outcome::Answered(SLOW * 2), &mut now);
-        window(&mut limit, Outcome::Ignored, &mut now);
+        now += WINDOW * 100;
+        window(&mut limit, FAST, WINDOW_CALLS, &mut now);
+        window(&mut limit, Outcome::Ignored, 1_000, &mut now);
     }
     assert_eq!(limit.limit(), LIMIT_MAX);
 }
 
 #[test]
-fn a_limit_that_holds_nothing_back_stays() {
-    let (mut limit, mut now) = (used(200), Duration::ZERO);
-    (0..3).for_each(|_| window(&mut limit, Outcome::TooLate, &mut now));
-    let lowered = limit.limit();
-    (0..100).for_each(|_| limit.end(A, Outcome::Ignored, now));
-    for _ in 0..10 {
-        window(&mut limit, Outcome::Answered(Duration::ZERO), &mut now);
+fn fast_calls_raise_a_limit_that_holds_others_back() {
+    let (mut limit, mut now) = (used(1_000), Duration::ZERO);
+    (0..3).for_each(|_| window(&mut limit, Outcome::TooLate, 100, &mut now));
+    assert_eq!(limit.limit(), LIMIT_MIN);
+    assert!(!tries(&mut limit, A));
+    while limit.in_progress > 20 {
+        limit.end(A, Outcome::Ignored, now);
     }
-    assert!((lowered..=lowered + lowered / 8).contains(&limit.limit()), "{} {lowered}", limit.limit());
+    limit.window = Window::new(now);
+    for _ in 0..10 {
+        window(&mut limit, FAST, 1_000, &mut now);
+    }
+    assert_eq!(limit.limit(), LIMIT_MIN, "it holds nothing back");
+    while tries(&mut limit, A) {}
+    let _waiting = waits(&mut limit, A);
+    for _ in 0..4 {
+        window(&mut limit, FAST, 1_000, &mut now);
+    }
+    assert!(limit.limit() > LIMIT_MIN * 3 / 2, "{}", limit.limit());
 }
 
 #[test]
@@ -118,7 +133,7 @@ fn a_connection_gets_its_share_when_another_uses_all() {
 }
 
 #[test]
-fn a_free_place_goes_to_the_connection_with_the_fewest_calls_and_there_to_the_newest() {
+fn a_free_place_goes_to_the_connection_with_the_fewest_calls_and_there_to_the_oldest() {
     let mut limit = CallLimit::new(Duration::ZERO);
     (0..LIMIT_MAX / 2).for_each(|_| begins(&mut limit, A));
     for _ in 0..LIMIT_MAX / 4 {
@@ -126,42 +141,36 @@ fn a_free_place_goes_to_the_connection_with_the_fewest_calls_and_there_to_the_ne
         begins(&mut limit, C);
     }
     let [oldest, a] = [0; 2].map(|_| waits(&mut limit, A));
-    let [b, left, newest] = [0; 3].map(|_| waits(&mut limit, B));
+    let [first, left, b] = [0; 3].map(|_| waits(&mut limit, B));
     limit.leave(left);
     let mut next = |ended| {
         limit.end(ended, Outcome::Ignored, Duration::ZERO);
         limit.begin_next()
     };
-    assert_eq!(next(A), Some(newest));
+    assert_eq!(next(A), Some(first));
     assert_eq!(next(A), Some(b), "one has left");
     assert_eq!(next(C), None, "the other one is beyond its share, a third");
     let begun: Vec<_> = (0..LIMIT_MAX / 4).filter_map(|_| next(A)).collect();
-    assert_eq!(begun, [a, oldest], "some of its own have ended");
+    assert_eq!(begun, [oldest, a], "some of its own have ended");
     assert!(limit.waiting.is_empty() && limit.order.is_empty(), "{limit:?}");
 }
 
 #[test]
-fn waiting_calls_are_bounded_and_the_oldest_is_displaced() {
+fn calls_beyond_those_that_begin_soon_are_refused_and_connections_share_the_waiting_places() {
     let mut limit = used(LIMIT_MAX);
-    let first: Vec<_> = (0..WAITING_MAX).map(|_| waits(&mut limit, A)).collect();
-    for oldest in first.iter().take(3) {
-        let Arrival::Waits { displaced, .. } = limit.arrive(B) else { panic!("it does not wait") };
-        assert_eq!(displaced, Some(*oldest));
-        assert_eq!(limit.waiting.len(), WAITING_MAX);
-    }
-    first.iter().for_each(|call| limit.leave(*call));
-    assert_eq!((limit.waiting.len(), limit.order.len()), (3, 1), "those that were displaced do not leave again");
-}
-
-#[test]
-fn the_time_to_wait_bounds_the_rate_of_refusals() {
-    assert_eq!(waiting_timeout(1), SLOW);
-    for waiting in [500, 1_000, 4_000, WAITING_MAX] {
-        let timeout = waiting_timeout(waiting);
-        assert!((SLOW..SLOW * 9).contains(&timeout), "{timeout:?}");
-        let rate = waiting as f64 / timeout.as_secs_f64();
-        assert!(rate < 4_000.1, "{rate} refusals per second");
-    }
+    let waiting: Vec<_> = (0..WAITING_MAX).map(|_| waits(&mut limit, A)).collect();
+    assert!(limit.refuses(A));
+    assert_eq!(limit.arrive(A), Arrival::Refused);
+    assert!(!limit.refuses(B), "it has no call that waits");
+    let other = waits(&mut limit, B);
+    limit.leave(other);
+    waiting.iter().take(WAITING_MAX / 2 + 1).for_each(|call| limit.leave(*call));
+    assert!(!limit.refuses(A));
+    waits(&mut limit, A);
+    waiting.iter().for_each(|call| limit.leave(*call));
+    assert_eq!((limit.waiting.len(), limit.order.len()), (1, 1));
+    limit.end(A, Outcome::Ignored, Duration::ZERO);
+    assert!(!limit.refuses(A), "there is a place");
 }
 
 #[test]
