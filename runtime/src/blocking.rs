@@ -65,8 +65,9 @@ impl std::fmt::Debug for State {
     }
 }
 
-/// The niceness of threads of a background pool: with 10 a thread gets a tenth of the time of one with 0 (setpriority(2), sched(7)).
-const BACKGROUND_NICE: i32 = 10;
+/// The niceness of threads of a background pool: such a thread gets two fifths of the time of one with 0 (setpriority(2), sched(7)). It is not higher, because
+/// it concerns other processes of the machine as well.
+const BACKGROUND_NICE: i32 = 4;
 
 impl Blocking {
     /// Runs each call on the caller's thread: for simulation, which has one thread.
