@@ -55,7 +55,7 @@ pub(super) struct Places {
 #[derive(Debug)]
 struct Calls {
     limit: CallLimit,
-    /// Tells a waiting call that it begins. One that is dropped tells it that it is refused.
+    /// Tells a waiting call that it begins.
     waiting: HashMap<CallId, oneshot::Sender<()>>,
 }
 

@@ -121,16 +121,22 @@ pub(super) fn reason(reply: raft::FrameReply) -> String {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn bad_messages_are_refused_and_the_group_continues() {
+/// A cluster with one command, and its leader as the sender of messages to a follower: as if it had this many further entries.
+pub(super) async fn with_a_sender_ahead_by(entries: u64) -> (Cluster, Sender) {
     let cluster = Cluster::start(3, Transport::Grpc, VERY_SLOW).await;
-    let runtime = Runtime::system("peer");
     cluster.write("first").await;
     cluster.settled().await;
-    let leader = cluster.leader().await;
-    let to = cluster.servers.iter().copied().find(|server| *server != leader).unwrap();
-    let term = cluster.node(leader).group.leadership().unwrap().term;
-    let sender = Sender { from: leader, to, term, last: LogId { term, index: cluster.node(to).machine.last() } };
+    let from = cluster.leader().await;
+    let to = cluster.servers.iter().copied().find(|server| *server != from).unwrap();
+    let term = cluster.node(from).group.leadership().unwrap().term;
+    let index = LogIndex::new(cluster.node(to).machine.last().get() + entries);
+    (cluster, Sender { from, to, term, last: LogId { term, index } })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn bad_messages_are_refused_and_the_group_continues() {
+    let (cluster, sender) = with_a_sender_ahead_by(0).await;
+    let (to, runtime) = (sender.to, Runtime::system("peer"));
     let mut client = client(&cluster, to, &runtime);
     for (frame, why) in sender.bad_frames() {
         let refused = reason(client.call(frame).await.unwrap().into_inner());

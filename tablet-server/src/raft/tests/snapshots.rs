@@ -15,7 +15,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 
 use super::VERY_SLOW;
-use super::bad_messages::{Sender, client, reason};
+use super::bad_messages::{Sender, client, reason, with_a_sender_ahead_by};
 use super::cluster::{Cluster, DAMAGED, FirstElection, QUICK, TABLET, Transport, until};
 use crate::raft::storage::snapshot::PART_TIMEOUT;
 
@@ -101,13 +101,8 @@ async fn a_snapshot_waits_until_its_sender_has_a_free_place() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_receiver_refuses_a_third_snapshot_until_one_of_two_has_ended() {
-    let cluster = Cluster::start(3, Transport::Grpc, VERY_SLOW).await;
-    cluster.write("first").await;
-    cluster.settled().await;
-    let leader = cluster.leader().await;
-    let to = cluster.servers.iter().copied().find(|server| *server != leader).unwrap();
-    let term = cluster.node(leader).group.leadership().unwrap().term;
-    let sender = Sender { from: leader, to, term, last: LogId { term, index: cluster.node(to).machine.last() } };
+    let (cluster, sender) = with_a_sender_ahead_by(0).await;
+    let to = sender.to;
     let header = || SnapshotPart { part: Some(sender.snapshot_header(&Membership::initial(&cluster.servers))) };
     let runtime = Runtime::system("peer");
     let open = |client: &RaftClient<Channel>| {
@@ -185,14 +180,8 @@ async fn a_sender_that_stops_in_the_middle_of_a_snapshot_is_given_up() {
 /// Damaged after its sender had read it: the replica keeps what it has, and goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_snapshot_that_arrives_damaged_replaces_nothing() {
-    let cluster = Cluster::start(3, Transport::Grpc, VERY_SLOW).await;
-    cluster.write("first").await;
-    cluster.settled().await;
-    let leader = cluster.leader().await;
-    let to = cluster.servers.iter().copied().find(|server| *server != leader).unwrap();
-    let term = cluster.node(leader).group.leadership().unwrap().term;
-    let ahead = LogIndex::new(cluster.node(to).machine.last().get() + 10);
-    let sender = Sender { from: leader, to, term, last: LogId { term, index: ahead } };
+    let (cluster, sender) = with_a_sender_ahead_by(10).await;
+    let to = sender.to;
     let header = sender.snapshot_header(&Membership::initial(&cluster.servers));
     let data = Bytes::from_static(DAMAGED);
     let chunk = SnapshotChunk { file: "commands".to_owned(), offset: 0, crc32c: crc32c::crc32c(&data), data };
