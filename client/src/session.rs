@@ -8,13 +8,14 @@
 //! A write that cannot finish holds back the lowest outstanding sequence of its session, and with it the records of all later
 //! writes. Therefore a group without a quorum has a session of its own, as every group has. If a few tablets of a group cannot
 //! be written for long, for instance while they move, they get sessions of their own, and the other tablets of the group a
-//! new one ([`GroupSessions`]).
+//! new one ([`GroupSessions`]). If very many writes end while an earlier one has no response, whatever the reason, the next ones get a new
+//! session too: a group remembers a limited number of writes of each.
 //!
 //! A write whose caller went away ends like any other. If it reaches the group later, its sequence is below the lowest
 //! outstanding one and the group rejects it: it is applied once or not at all.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,8 +32,15 @@ const LATE: Duration = Duration::from_secs(5);
 /// Late writes are looked for at most once in this time.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A late write is left in its session until the session has this many later ones. A group refuses a session with 65,536.
+/// A late write is left in its session until the session has this many later ones.
 const HELD_BACK_MAX: u64 = 4_096;
+
+/// A session with this many writes from its lowest outstanding one gets no more. A group refuses a session of which it remembers 65,536: it would refuse
+/// it even when the session has acknowledged them, because it learns that from a write that it applies.
+const SESSION_WRITES_MAX: u64 = 32_768;
+
+/// How many sessions of a group are replaced because of [`SESSION_WRITES_MAX`] while the group remembers them.
+const FULL_SESSIONS_MAX: usize = 8;
 
 /// Maximum number of tablets of a group with sessions of their own. If more have late writes, the whole group is slow. As many
 /// tablets can move from a group to other groups at the same time.
@@ -68,9 +76,14 @@ impl Sequences {
         self.outstanding.first_key_value().map_or(self.next, |(lowest, _write)| *lowest)
     }
 
+    /// How many writes the group may have to remember.
+    fn held_back(&self) -> u64 {
+        self.next - self.lowest_outstanding()
+    }
+
     /// The tablets whose late writes hold back many later ones; empty if none are.
     fn late_tablets(&self, now: Duration) -> BTreeSet<TabletId> {
-        if self.next - self.lowest_outstanding() < HELD_BACK_MAX {
+        if self.held_back() < HELD_BACK_MAX {
             return BTreeSet::new();
         }
         let late = self.outstanding.values().take_while(|write| write.is_late(now));
@@ -131,13 +144,15 @@ struct SeparateSession {
 struct GroupSessions {
     shared: Session,
     separate: HashMap<TabletId, SeparateSession>,
+    /// When full sessions were replaced, by the monotonic clock, the oldest first; the group remembers them.
+    replaced: VecDeque<Duration>,
     /// When late writes were last looked for, by the monotonic clock.
     checked: Duration,
 }
 
 impl GroupSessions {
     fn new(id: SessionId) -> Self {
-        Self { shared: Session::new(id), separate: HashMap::new(), checked: Duration::ZERO }
+        Self { shared: Session::new(id), separate: HashMap::new(), replaced: VecDeque::new(), checked: Duration::ZERO }
     }
 
     /// Begins a write to a tablet of the group.
@@ -146,11 +161,15 @@ impl GroupSessions {
             self.checked = now;
             let late = self.shared.sequences.lock().late_tablets(now);
             if !late.is_empty() {
-                self.separate(&late, now, new_id);
+                self.separate(&late, now, &new_id);
             }
         }
-        let separate = self.separate.get(&tablet).map(|separate| &separate.session);
-        separate.unwrap_or(&self.shared).begin(tablet, now)
+        let separate = self.separate.get_mut(&tablet).map(|separate| &mut separate.session);
+        let session = separate.unwrap_or(&mut self.shared);
+        if session.sequences.lock().held_back() >= SESSION_WRITES_MAX && may_replace(&mut self.replaced, now) {
+            *session = Session::new(new_id());
+        }
+        session.begin(tablet, now)
     }
 
     /// Gives these tablets sessions of their own and the others a new one, unless they are too many.
@@ -174,6 +193,16 @@ impl GroupSessions {
     fn is_idle(&self) -> bool {
         self.shared.is_idle() && self.separate.values().all(|separate| separate.session.is_idle())
     }
+}
+
+/// Whether a further full session of a group may be replaced at `now`. Then it is counted in `replaced`.
+fn may_replace(replaced: &mut VecDeque<Duration>, now: Duration) -> bool {
+    while replaced.front().is_some_and(|at| now.saturating_sub(*at) >= IDLE_MAX) {
+        replaced.pop_front();
+    }
+    let may_replace = replaced.len() < FULL_SESSIONS_MAX;
+    replaced.extend(may_replace.then_some(now));
+    may_replace
 }
 
 /// The sessions of one incarnation of a client or front.
@@ -316,6 +345,24 @@ mod tests {
         }
         assert!(group.separate.is_empty());
         assert!(held_back(&group.begin(HEALTHY, LATE, new_id)) > HELD_BACK_MAX);
+    }
+
+    #[test]
+    fn a_full_session_gets_no_more_writes() {
+        let mut group = group();
+        // How many writes the group remembers at most while one has no response, and after the last one.
+        let mut remembered = |now: Duration| {
+            let _stuck = group.begin(STUCK, now, new_id);
+            let counts: Vec<u64> =
+                (0..=SESSION_WRITES_MAX).map(|_| held_back(&group.begin(HEALTHY, now, new_id))).collect();
+            (counts.iter().copied().max().unwrap(), counts.last().copied().unwrap())
+        };
+        let full = SESSION_WRITES_MAX - 1;
+        for _ in 0..FULL_SESSIONS_MAX {
+            assert_eq!(remembered(Duration::ZERO), (full, 0), "the last one is in a new session");
+        }
+        assert_eq!(remembered(Duration::ZERO), (full + 2, full + 2), "the group remembers enough sessions");
+        assert_eq!(remembered(IDLE_MAX), (full, 0), "it has forgotten them");
     }
 
     #[test]
