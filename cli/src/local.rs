@@ -157,7 +157,9 @@ async fn begin(config: &LocalConfig, data: &Path, parts: &mut Parts, runtime: &R
         .shared();
     let mut whole = ServerOptions::up(LocalServers::default());
     whole.store.resize_scan_cache(config.scan_cache.map(ByteSize::bytes));
-    let options = whole.clone().divided_among(config.servers, &BlockCache::new(whole.store.cache_bytes));
+    let reads = whole.start_reads().map_err(|error| Error::internal(format!("start threads: {error}")))?;
+    let mut options = whole.clone().divided_among(config.servers, &BlockCache::new(whole.store.cache_bytes));
+    options.shared_reads = Some(reads);
     for number in 1..=config.servers.max(1) {
         let server = start_server(config, data, number, options.clone(), &chubby, runtime).await?;
         parts.servers.push(server);

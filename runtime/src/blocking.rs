@@ -232,6 +232,12 @@ impl Shared {
     }
 }
 
+/// The number of processors that this process may use; 1 if it is unknown.
+#[must_use]
+pub fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// A dedicated thread. Its owner joins it.
 #[derive(Debug)]
 pub struct Thread(std::thread::JoinHandle<()>);

@@ -10,7 +10,7 @@ use ebla_model::zone::Zone;
 use ebla_routing::CollectorAddress;
 use ebla_runtime::trace::TraceOptions;
 use ebla_runtime::units::ByteSize;
-use ebla_runtime::{ResourceProbe, SystemResources};
+use ebla_runtime::{Blocking, ResourceProbe, SystemResources, blocking};
 use ebla_storage::disk::{Disk, RealDisk};
 use ebla_storage::store::{BlockCache, StoreOptions};
 
@@ -19,6 +19,11 @@ use crate::local_servers::LocalServers;
 use crate::log_writer::SyncLatency;
 use crate::raft::RaftTimings;
 use crate::response_budget::ResponseBytes;
+
+/// The threads that read, at most: a read may wait for a disk.
+const READ_THREADS: usize = 8;
+/// The number of calls that may wait for a thread, for each pool.
+pub(crate) const QUEUE_MAX: usize = 16_384;
 
 /// The settings of a tablet server.
 #[derive(Clone)]
@@ -54,6 +59,8 @@ pub struct ServerOptions {
     pub apply_threads: usize,
     /// Threads that read.
     pub read_threads: usize,
+    /// The threads that read for all servers of this process; `None`: the server starts `read_threads` of its own.
+    pub shared_reads: Option<Blocking>,
     /// Threads that flush, open and copy stores.
     pub maintenance_threads: usize,
     /// The other servers of this process, reached without a socket.
@@ -155,7 +162,8 @@ impl ServerOptions {
             request_bytes: RequestBytes::default(),
             response_bytes: ResponseBytes::default(),
             apply_threads: 4,
-            read_threads: 8,
+            read_threads: READ_THREADS,
+            shared_reads: None,
             maintenance_threads: 4,
             local_servers: LocalServers::default(),
             threads: Threads::Pools,
@@ -171,8 +179,9 @@ impl ServerOptions {
         }
     }
 
-    /// A tablet server of a small process; further servers of the process are reached through `local_servers`, and the memory
-    /// is divided with [`ServerOptions::divided_among`].
+    /// A tablet server of a small process; further servers of the process are reached through `local_servers`, the memory
+    /// is divided with [`ServerOptions::divided_among`], and the threads that read are shared. They are two for each processor: while one waits for a disk,
+    /// another one can run, and more would take the processors from the threads that receive calls.
     #[must_use]
     pub fn up(local_servers: LocalServers) -> Self {
         Self {
@@ -181,7 +190,7 @@ impl ServerOptions {
             log_cache: ByteSize::mebibytes(24),
             restart: RestartScope::Cluster,
             apply_threads: 2,
-            read_threads: 2,
+            read_threads: (2 * blocking::processors()).min(READ_THREADS),
             maintenance_threads: 2,
             local_servers,
             ..Self::server()
@@ -190,6 +199,18 @@ impl ServerOptions {
 }
 
 impl ServerOptions {
+    /// Starts the threads that read.
+    ///
+    /// # Errors
+    /// When the system cannot create a thread.
+    pub fn start_reads(&self) -> io::Result<Blocking> {
+        match self.threads {
+            // Otherwise the thread that receives calls from the network, and refuses those that are too many, would wait for many reads.
+            Threads::Pools => Blocking::background_pool("reads", self.read_threads, QUEUE_MAX),
+            Threads::Inline { .. } => Ok(Blocking::inline()),
+        }
+    }
+
     /// The options of one of `servers` servers that divide this memory and share `cache`.
     #[must_use]
     pub fn divided_among(mut self, servers: usize, cache: &BlockCache) -> Self {

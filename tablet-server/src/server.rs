@@ -12,7 +12,6 @@
 //! The port is bound first, because its number is registered in Chubby; requests are served only when the replicas are
 //! open. A server is `ready` when it serves and is registered in Chubby, whether or not the cluster is initialized.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +35,7 @@ use tracing::{error, info, warn};
 
 use crate::capacity::Capacity;
 use crate::clock_exchange;
-use crate::config::{RestartScope, ServerConfig, ServerOptions, Threads};
+use crate::config::{QUEUE_MAX, RestartScope, ServerConfig, ServerOptions, Threads};
 use crate::control::ControlService;
 use crate::directory_cache::DirectoryCache;
 use crate::drain::{self, DrainOutcome};
@@ -58,8 +57,6 @@ use crate::tablet::handler::TabletHandler;
 use crate::tablet::lifecycle::manager::{TabletManager, TabletManagerParts};
 use crate::tablet::lifecycle::split::TabletHost;
 
-/// The number of calls that may wait for a thread, for each pool.
-const QUEUE_MAX: usize = 16_384;
 /// Time limit for releasing the lease on shutdown. Without Chubby the lease expires by itself.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit for transferring leaderships.
@@ -414,20 +411,20 @@ struct ServerPools {
 
 impl ServerPools {
     fn new(options: &ServerOptions) -> Result<Self, Error> {
-        let start = |pool: fn(&str, usize, usize) -> io::Result<Blocking>, name, threads| match options.threads {
-            Threads::Pools => {
-                pool(name, threads, QUEUE_MAX).map_err(|error| Error::internal(format!("start threads: {error}")))
-            }
+        let no_threads = |error| Error::internal(format!("start threads: {error}"));
+        let pool = |name, threads| match options.threads {
+            Threads::Pools => Blocking::pool(name, threads, QUEUE_MAX).map_err(no_threads),
             Threads::Inline { .. } => Ok(Blocking::inline()),
         };
-        let pool = |name, threads| start(Blocking::pool, name, threads);
         Ok(Self {
             raft: BlockingPools {
                 apply: pool("apply", options.apply_threads)?,
                 maintenance: pool("maintenance", options.maintenance_threads)?,
             },
-            // Otherwise the thread that receives calls from the network, and refuses those that are too many, would wait for many reads.
-            reads: start(Blocking::background_pool, "reads", options.read_threads)?,
+            reads: match &options.shared_reads {
+                Some(shared) => shared.clone(),
+                None => options.start_reads().map_err(no_threads)?,
+            },
         })
     }
 }

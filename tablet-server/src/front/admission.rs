@@ -7,7 +7,15 @@
 //! A waiting call holds its headers and at most what the windows of its connection let the client send. Its deadline goes on: the call is
 //! refused before it passes, so that the client learns the reason. One whose caller gives up leaves at once.
 
-use std::{collections::HashMap, convert::Infallible, future::ready, mem, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    future::{poll_fn, ready},
+    mem,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use ebla_model::{Error, Reason, TableName};
 use ebla_proto::status::{from_status, to_status};
@@ -18,7 +26,12 @@ use ebla_runtime::{
 };
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use tonic::{Status, codegen::http};
+use tonic::{
+    Status,
+    body::Body,
+    codegen::{Service, http},
+    server::NamedService,
+};
 
 use super::{
     call_limit::{Arrival, CallId, CallLimit, ConnectionId, Outcome, SOON},
@@ -26,7 +39,7 @@ use super::{
 };
 use crate::{
     deadline,
-    middleware::{CallFuture, CallRequest, GrpcService, Middleware},
+    middleware::{CallFuture, CallRequest, CallResponse, GrpcService, Middleware},
 };
 
 /// The method whose calls are batches of any size: their time says nothing about the load.
@@ -42,6 +55,8 @@ pub(super) struct CallAdmission {
     /// Calls that were refused because no place became free, and because their table was beyond its share.
     overloaded: Counter,
     beyond_table_share: Counter,
+    /// The headers of the response to a call that finds no place. Encoded once: an overloaded server refuses many.
+    refusal: Arc<http::HeaderMap>,
 }
 
 /// How many calls wait, and how many may be in progress.
@@ -146,6 +161,7 @@ impl CallAdmission {
             tables: Arc::default(),
             overloaded: Counter::default(),
             beyond_table_share: Counter::default(),
+            refusal: Arc::new(refusal()),
         }
     }
 
@@ -180,12 +196,12 @@ impl CallAdmission {
         Ok(TableCall { admission: self.clone(), table: table.clone() })
     }
 
-    /// Counts a refusal.
-    fn refuse(&self) -> Error {
+    /// Refuses a call that finds no place.
+    fn refuse(&self) -> CallResponse {
         self.overloaded.increment();
-        let limit = self.calls.lock().limit.limit();
-        let message = format!("this server is overloaded: it works on {limit} calls at most now; retry later");
-        Error::new(Reason::Busy, message)
+        let mut response = http::Response::new(Body::empty());
+        response.headers_mut().clone_from(&self.refusal);
+        response
     }
 
     fn arrive(&self, info: CallInfo) -> Arrived {
@@ -206,18 +222,20 @@ impl CallAdmission {
     }
 }
 
+/// The headers of a response with this status only.
+fn refusal() -> http::HeaderMap {
+    let error =
+        Error::new(Reason::Busy, "this server is overloaded, and as many calls wait as it can begin soon; retry later");
+    to_status(&error).into_http::<Body>().into_parts().0.headers
+}
+
 impl WaitingCall {
-    /// Waits until the call begins, or `time_left` has passed.
-    ///
-    /// # Errors
-    /// `Busy` when it does not begin in time.
-    async fn begin(mut self, time_left: Duration) -> Result<Call, Error> {
+    /// Waits until the call begins; `None`: it does not within [`SOON`] and `time_left`.
+    async fn begin(mut self, time_left: Duration) -> Option<Call> {
         let timeout = SOON.min(time_left);
-        if let Ok(Ok(())) = tokio::time::timeout(timeout, &mut self.begun).await {
-            self.has_begun = true;
-            return Ok(Call::begin(&self.admission, self.info.clone()));
-        }
-        Err(self.admission.refuse())
+        tokio::time::timeout(timeout, &mut self.begun).await.ok()?.ok()?;
+        self.has_begun = true;
+        Some(Call::begin(&self.admission, self.info.clone()))
     }
 }
 
@@ -282,19 +300,20 @@ impl Middleware for CallAdmission {
     fn call(&self, service: &mut impl GrpcService, request: CallRequest) -> CallFuture {
         match self.arrive(CallInfo::of(&request)) {
             Arrived::Begun(call) => Box::pin(answer(call, service.call(request))),
-            Arrived::Refused => Box::pin(ready(Ok(to_status(&self.refuse()).into_http()))),
+            Arrived::Refused => Box::pin(ready(Ok(self.refuse()))),
             Arrived::Waiting(waiting) => {
                 // The one that is ready is called later; its clone is asked again whether it is.
                 let later = service.clone();
                 let mut service = mem::replace(service, later);
                 let time_left = deadline::time_left_at_arrival(&request);
+                let admission = self.clone();
                 Box::pin(async move {
                     let waits = trace::stage(Stage::Admission);
                     let begun = waiting.begin(time_left).await;
                     drop(waits);
                     match begun {
-                        Ok(call) => answer(call, service.call(request)).await,
-                        Err(error) => Ok(to_status(&error).into_http()),
+                        Some(call) => answer(call, service.call(request)).await,
+                        None => Ok(admission.refuse()),
                     }
                 })
             }
@@ -304,16 +323,55 @@ impl Middleware for CallAdmission {
 
 /// Refuses calls of an overloaded server before anything else is done for them, such as the verification of a token or a trace: what is spent on refusals
 /// is missing for answers. Each call that it lets pass arrives at the admission, too.
-#[derive(Clone, Debug)]
-pub(super) struct Shedding(pub(super) CallAdmission);
+///
+/// The router clones its services for each call. A clone of this one is cheap, and it clones its service only for a call that passes.
+#[derive(Debug)]
+pub(super) struct Shedding<S>(Arc<Shed<S>>);
 
-impl Middleware for Shedding {
-    fn call(&self, service: &mut impl GrpcService, request: CallRequest) -> CallFuture {
+#[derive(Debug)]
+struct Shed<S> {
+    admission: CallAdmission,
+    service: S,
+}
+
+impl<S> Shedding<S> {
+    /// The same service for the calls that `admission` does not refuse.
+    pub(super) fn new(service: S, admission: CallAdmission) -> Self {
+        Self(Arc::new(Shed { admission, service }))
+    }
+}
+
+impl<S> Clone for Shedding<S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<S: NamedService> NamedService for Shedding<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S: GrpcService> Service<CallRequest> for Shedding<S> {
+    type Response = CallResponse;
+    type Error = Infallible;
+    type Future = CallFuture;
+
+    /// Its service is asked when a call passes.
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: CallRequest) -> CallFuture {
+        let Shed { admission, service } = &*self.0;
         let connection = request.extensions().get::<ConnectionInfo>().map(|info| ConnectionId(info.usage.identity()));
-        if connection.is_some_and(|connection| self.0.calls.lock().limit.refuses(connection)) {
-            return Box::pin(ready(Ok(to_status(&self.0.refuse()).into_http())));
+        if connection.is_some_and(|connection| admission.calls.lock().limit.refuses(connection)) {
+            return Box::pin(ready(Ok(admission.refuse())));
         }
-        Box::pin(service.call(request))
+        let mut service = service.clone();
+        Box::pin(async move {
+            poll_fn(|context| service.poll_ready(context)).await?;
+            service.call(request).await
+        })
     }
 }
 

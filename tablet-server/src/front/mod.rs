@@ -128,10 +128,9 @@ pub(crate) fn add_services(routes: Routes, config: FrontConfig, access: AccessCo
     let budget = RequestBudget::new(RequestBytes { total: ADMIN_BYTES, ..config.request_bytes });
     let budget = budget.counted_by(&metrics, FrontService::Admin);
     let admin = AdminParts { master, budget, access, metrics, clock: clock.clone(), recorder };
+    let data = WithArrival::new(data, clock.clone()).with(ResponseHeaders::new(clock.clone()));
     routes
-        .add_service(
-            WithArrival::new(data, clock.clone()).with(ResponseHeaders::new(clock.clone())).with(Shedding(admission)),
-        )
+        .add_service(Shedding::new(data, admission))
         .add_service(WithArrival::new(admin.proxy::<BigtableTableAdminServer<()>>(), clock.clone()))
         .add_service(WithArrival::new(admin.proxy::<BigtableInstanceAdminServer<()>>(), clock.clone()))
         .add_service(WithArrival::new(admin.proxy::<OperationsServer<()>>(), clock.clone()))

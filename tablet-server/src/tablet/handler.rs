@@ -20,7 +20,7 @@ use ebla_model::mutation::{self, Mutation};
 use ebla_model::rmw;
 use ebla_model::schema::TableSchema;
 use ebla_model::time::{Micros, whole_micros};
-use ebla_proto::convert::{LargeRows, MessageSizes, RowMessages};
+use ebla_proto::convert::{LargeRows, MessageSizes, RowMessage, RowMessages};
 use ebla_proto::{convert, record, tablet as wire};
 use ebla_runtime::trace::{self, Recorder, TabletIds};
 use ebla_runtime::{Clock, Reservation};
@@ -293,11 +293,12 @@ impl ReadStreamState {
     /// Reads a batch. Returns its first message.
     async fn read(&mut self) -> Result<wire::ReadReply, CallError> {
         let left = self.deadline.saturating_sub(self.handler.clock.monotonic());
-        let batch = self.tablet.read(Arc::clone(&self.request), self.resume.clone(), left).await;
-        let batch = batch.map_err(|failure| self.handler.call_error(&self.tablet, failure))?;
-        self.resume.rows += batch.rows.len() as u64;
-        self.resume.after = batch.last_row.clone().or_else(|| self.resume.after.take());
-        self.replies = BatchReplies::of(batch, self.large_rows);
+        let large_rows = self.large_rows;
+        let encode = move |batch| BatchReplies::of(batch, large_rows);
+        let replies = self.tablet.read(Arc::clone(&self.request), self.resume.clone(), left, encode).await;
+        self.replies = replies.map_err(|failure| self.handler.call_error(&self.tablet, failure))?;
+        self.resume.rows += self.replies.row_count;
+        self.resume.after = self.replies.last_row.take().or_else(|| self.resume.after.take());
         Ok(self.replies.next().unwrap_or_default())
     }
 }
@@ -305,8 +306,14 @@ impl ReadStreamState {
 /// The messages of a batch, at least one. The last one carries the position and the statistics.
 #[derive(Default)]
 struct BatchReplies {
+    /// The first message, encoded by the thread that has read the rows. Nearly all batches have one only.
+    first: Option<RowMessage>,
+    /// The further ones.
     rows: Option<RowMessages>,
     last: Option<wire::ReadReply>,
+    /// The rows of the batch, and its last one if it has any.
+    row_count: u64,
+    last_row: Option<RowKey>,
     /// The size of the batch, and its charge until the last message is taken.
     bytes: u64,
     charge: Option<Reservation>,
@@ -315,16 +322,21 @@ struct BatchReplies {
 impl BatchReplies {
     fn of(batch: ReadBatch, large_rows: LargeRows) -> Self {
         let last = wire::ReadReply {
-            last_row: batch.last_row.map(|key| key.bytes().clone()).unwrap_or_default(),
+            last_row: batch.last_row.as_ref().map(|key| key.bytes().clone()).unwrap_or_default(),
             finished: batch.finished,
             rows_seen: batch.rows_seen,
             cells_seen: batch.cells_seen,
             cells_returned: batch.cells_returned,
             ..Default::default()
         };
+        let row_count = batch.rows.len() as u64;
+        let mut rows = RowMessages::new(batch.rows, large_rows, MessageSizes::STANDARD);
         Self {
-            rows: Some(RowMessages::new(batch.rows, large_rows, MessageSizes::STANDARD)),
+            first: rows.next(),
+            rows: Some(rows),
             last: Some(last),
+            row_count,
+            last_row: batch.last_row,
             bytes: u64::try_from(batch.bytes).unwrap_or(u64::MAX),
             charge: batch.charge,
         }
@@ -335,7 +347,9 @@ impl Iterator for BatchReplies {
     type Item = wire::ReadReply;
 
     fn next(&mut self) -> Option<wire::ReadReply> {
-        let Some(message) = self.rows.as_mut().and_then(Iterator::next) else { return self.last.take() };
+        let first = self.first.take();
+        let message = first.or_else(|| self.rows.as_mut().and_then(Iterator::next));
+        let Some(message) = message else { return self.last.take() };
         let is_last = self.rows.as_ref().is_none_or(RowMessages::is_done);
         let reply = if is_last { self.last.take() } else { None };
         if is_last {

@@ -42,7 +42,7 @@ impl Tablet {
             let part = Arc::new(ReadRequest { generation, ..ReadRequest::clone(request) });
             let left = deadline.saturating_sub(self.runtime.clock.monotonic());
             let position = ReadPosition { after: None, rows: returned };
-            let read = tokio::time::timeout(left, next.read_now(part, position, left)).await;
+            let read = tokio::time::timeout(left, next.read_now(part, position, left, |batch| batch)).await;
             let Ok(Ok(more)) = read else { break };
             batch.rows.extend(more.rows);
             batch.last_row = more.last_row.or(batch.last_row);

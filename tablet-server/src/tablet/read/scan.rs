@@ -57,35 +57,48 @@ const NO_MEMORY_DELAY: Duration = Duration::from_millis(100);
 const TIME_AGE_MAX: Duration = Duration::from_secs(1);
 
 impl Tablet {
-    /// The next rows of a request.
+    /// The next rows of a request. They are converted by `convert` on the thread that reads them, so that a connection's thread can receive other calls.
     ///
     /// # Errors
     /// `NotLeader`, `NoLeader`, `WrongTablet` with the current descriptor, `TabletDropped`, `Busy`, `Deadline`;
     /// `DataDamaged` when stored bytes cannot be decoded; `FailedPrecondition` when the filter copies a row's cells too often.
     /// Safe to repeat.
-    pub async fn read(
+    pub async fn read<T: Send + 'static>(
         &self,
         request: Arc<ReadRequest>,
         position: ReadPosition,
         timeout: Duration,
-    ) -> Result<ReadBatch, Failure> {
+        convert: impl FnOnce(ReadBatch) -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        if !request.beyond_tablet || request.reversed || self.table() != TableId::METADATA {
+            return self.read_own(request, position, timeout, convert).await;
+        }
         let started = self.runtime.clock.monotonic();
         let returned_before = position.rows;
-        let read = tokio::time::timeout(timeout, self.read_now(Arc::clone(&request), position, timeout)).await;
-        let batch = self.unless_damaged(read.unwrap_or_else(|_elapsed| Err(Failure::deadline())))?;
-        if request.beyond_tablet && !request.reversed && self.table() == TableId::METADATA {
-            let left = timeout.saturating_sub(self.runtime.clock.monotonic().saturating_sub(started));
-            return Ok(self.read_beyond(&request, returned_before, batch, left).await);
-        }
-        Ok(batch)
+        let batch = self.read_own(Arc::clone(&request), position, timeout, |batch| batch).await?;
+        let left = timeout.saturating_sub(self.runtime.clock.monotonic().saturating_sub(started));
+        Ok(convert(self.read_beyond(&request, returned_before, batch, left).await))
     }
 
-    pub(super) async fn read_now(
+    /// Reads rows of this tablet. Reports damage that it meets.
+    async fn read_own<T: Send + 'static>(
         &self,
         request: Arc<ReadRequest>,
         position: ReadPosition,
         timeout: Duration,
-    ) -> Result<ReadBatch, Failure> {
+        convert: impl FnOnce(ReadBatch) -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        let read = tokio::time::timeout(timeout, self.read_now(request, position, timeout, convert)).await;
+        self.unless_damaged(read.unwrap_or_else(|_elapsed| Err(Failure::deadline())))
+    }
+
+    pub(super) async fn read_now<T: Send + 'static>(
+        &self,
+        request: Arc<ReadRequest>,
+        position: ReadPosition,
+        timeout: Duration,
+        convert: impl FnOnce(ReadBatch) -> T + Send + 'static,
+    ) -> Result<T, Failure> {
         let deadline = self.runtime.clock.monotonic().saturating_add(timeout);
         if !(request.any_replica && self.table() == TableId::METADATA) {
             trace::waiting(Stage::Leadership, self.confirm_leadership(timeout)).await?;
@@ -97,7 +110,7 @@ impl Tablet {
         if is_point(&request.rows) {
             let _reads = trace::stage(Stage::Read);
             if let Some(batch) = self.read_inline(&store, &request, &position, &points)? {
-                return Ok(batch);
+                return Ok(convert(batch));
             }
         }
         let waits = trace::stage(Stage::ReadQueue);
@@ -105,10 +118,10 @@ impl Tablet {
         let budget = ReadBudget { reach: ReadTier::All, deadline };
         let read = move || {
             let _reads = waits.next(Stage::Read);
-            read_batch(&tablet, &store, (&request, &position, &points), budget)
+            Ok(read_batch(&tablet, &store, (&request, &position, &points), budget)?.map(convert))
         };
-        let read = self.reads.run_if_awaited(read).await.map_err(pool_failure)??;
-        read.ok_or_else(|| Failure::new(Reason::Internal, "a read from disk stopped at the cache"))
+        let read: Result<_, Failure> = self.reads.run_if_awaited(read).await.map_err(pool_failure)?;
+        read?.ok_or_else(|| Failure::new(Reason::Internal, "a read from disk stopped at the cache"))
     }
 
     /// Reads a batch without waiting for the disk or a slow filter; `None` if it would have to.
