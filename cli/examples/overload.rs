@@ -18,8 +18,11 @@
 //!
 //! With `--peer` the connections begin as those of a peer do, so that the server accepts 4,096 calls on each, and none waits in the client.
 //!
-//! Writes are the cheapest calls: a refusal costs the server not much less than one.
+//! Writes are the cheapest calls: a refusal costs the server not much less than one. The load has connections of its own (`support/connection.rs`), because
+//! a client of a library would need more processor than the cluster.
 
+#[path = "support/connection.rs"]
+mod connection;
 #[path = "support/up.rs"]
 mod up;
 
@@ -31,9 +34,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clap::Parser as _;
+use connection::Connection;
 use ebla_runtime::Runtime;
 use ebla_runtime::net::Origin;
 use ebla_runtime::peer::PREAMBLE;
+use ebla_workload::bench::bigtable::encoded;
 use ebla_workload::bench::closed_loop::{self, LoopResult};
 use ebla_workload::bench::processes::{Processes, thread_time};
 use ebla_workload::bench::target::{Client, Target};
@@ -216,8 +221,8 @@ struct Load {
     values: Arc<Values>,
     workload: Workload,
     streams_max: usize,
-    /// The streams of each connection that are free.
-    connections: Vec<Arc<Semaphore>>,
+    /// The connections of the overload, each with its streams that are free.
+    connections: Vec<(Arc<Connection>, Arc<Semaphore>)>,
 }
 
 /// A client of the closed loop.
@@ -254,8 +259,12 @@ impl Load {
             client.write_rows(part, &values).await?;
         }
         let streams_max = streams_max(runtime, addresses.split(',').next().unwrap_or_default(), origin).await?;
-        let connections = (0..connections).map(|_| Arc::new(Semaphore::new(streams_max))).collect();
-        Ok(Self { runtime: runtime.clone(), target, values, workload, streams_max, connections })
+        let mut open = Vec::new();
+        for address in addresses.split(',').cycle().take(connections) {
+            let connection = Connection::open(runtime, address, origin).await?;
+            open.push((Arc::new(connection), Arc::new(Semaphore::new(streams_max))));
+        }
+        Ok(Self { runtime: runtime.clone(), target, values, workload, streams_max, connections: open })
     }
 
     async fn closed(&self, length: Duration) -> Result<LoopResult, Box<dyn Error>> {
@@ -308,10 +317,12 @@ impl Load {
     /// Starts a call whose start was planned for `planned`.
     fn start(&self, number: u64, planned: Duration, patience: Patience, counters: &Arc<Counters>) {
         let at = usize::try_from(number).unwrap_or(0) % self.connections.len();
-        let (Some(mut client), Some(streams)) = (self.target.client(at), self.connections.get(at)) else { return };
-        let (values, counters, workload) = (Arc::clone(&self.values), Arc::clone(counters), self.workload);
-        let (clock, streams) = (self.runtime.clock.clone(), Arc::clone(streams));
-        let row = self.runtime.rng.below(ROWS);
+        let Some((connection, streams)) = self.connections.get(at).cloned() else { return };
+        let Some((method, message)) = encoded(self.workload, self.runtime.rng.below(ROWS), ROWS, &self.values) else {
+            return;
+        };
+        let Ok(uri) = connection.uri(method) else { return };
+        let (clock, counters) = (self.runtime.clock.clone(), Arc::clone(counters));
         counters.in_flight.fetch_add(1, Ordering::Relaxed);
         self.runtime.tasks.spawn("call", async move {
             let left = |of: Duration| of.saturating_sub(clock.monotonic().saturating_sub(planned));
@@ -321,14 +332,11 @@ impl Load {
             };
             let count = match place {
                 Err(_elapsed) => &counters.not_sent,
-                Ok(_place) => {
-                    let answer = client.request(workload, row, ROWS, &values);
-                    match tokio::time::timeout(left(PATIENCE), answer).await {
-                        Ok(Ok(())) => &counters.answered,
-                        Ok(Err(_refused)) => &counters.refused,
-                        Err(_elapsed) => &counters.abandoned,
-                    }
-                }
+                Ok(_place) => match tokio::time::timeout(left(PATIENCE), connection.call(uri, &message)).await {
+                    Ok(Ok(true)) => &counters.answered,
+                    Ok(_refused) => &counters.refused,
+                    Err(_elapsed) => &counters.abandoned,
+                },
             };
             count.fetch_add(1, Ordering::Relaxed);
             counters.in_flight.fetch_sub(1, Ordering::Relaxed);

@@ -18,8 +18,8 @@ use tonic::Status;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 
-use super::target::{count_mismatch, replaced};
-use super::{Values, WIDE_COLUMNS, row_key, split_keys};
+use super::target::{count_mismatch, hundred, replaced};
+use super::{Values, WIDE_COLUMNS, Workload, row_key, split_keys};
 
 /// The instance of the tables.
 const INSTANCE: &str = "projects/bench/instances/bench";
@@ -138,13 +138,7 @@ impl Bigtable {
     }
 
     pub(super) async fn write_row(&mut self, number: u64, values: &Values) -> Result<(), Status> {
-        let request = data::MutateRowRequest {
-            table_name: self.table.clone(),
-            row_key: row_key(number).into(),
-            mutations: vec![set_cell(COLUMN, values.value(number))],
-            ..Default::default()
-        };
-        self.inner.mutate_row(request).await.map(drop)
+        self.inner.mutate_row(write_request(&self.table, number, values)).await.map(drop)
     }
 
     pub(super) async fn write_rows(&mut self, numbers: &[u64], values: &Values) -> Result<(), Status> {
@@ -168,14 +162,7 @@ impl Bigtable {
 
     /// Replaces the value of a row if the row has one.
     pub(super) async fn replace_row(&mut self, number: u64, values: &Values) -> Result<(), Status> {
-        let request = data::CheckAndMutateRowRequest {
-            table_name: self.table.clone(),
-            row_key: row_key(number).into(),
-            predicate_filter: Some(passing_filter()),
-            true_mutations: vec![set_cell(COLUMN, values.value(number))],
-            ..Default::default()
-        };
-        let answer = self.inner.check_and_mutate_row(request).await?.into_inner();
+        let answer = self.inner.check_and_mutate_row(replace_request(&self.table, number, values)).await?.into_inner();
         replaced(answer.predicate_matched, number)
     }
 
@@ -197,30 +184,25 @@ impl Bigtable {
     /// Number of rows in `[start, end)`.
     pub(super) async fn read_rows(&mut self, start: u64, end: u64) -> Result<usize, Status> {
         let rows = if end == start + 1 { one_row(start) } else { some_rows(start, end) };
-        self.read(&self.table.clone(), rows, None, |chunk| chunk.row_status.is_some()).await
+        self.read(read_request(&self.table, rows, None), |chunk| chunk.row_status.is_some()).await
     }
 
     /// The same with a filter that passes all rows.
     pub(super) async fn read_filtered(&mut self, start: u64, end: u64) -> Result<usize, Status> {
-        let (table, filter) = (self.table.clone(), Some(passing_filter()));
-        self.read(&table, some_rows(start, end), filter, |chunk| chunk.row_status.is_some()).await
+        self.read(filtered_request(&self.table, start, end), |chunk| chunk.row_status.is_some()).await
     }
 
     /// Number of cells in a wide row.
     pub(super) async fn read_wide(&mut self, number: u64) -> Result<usize, Status> {
         // A value that is split into chunks has its size in all chunks but the last.
-        self.read(&self.wide.clone(), one_row(number), None, |chunk| chunk.value_size == 0).await
+        self.read(read_request(&self.wide, one_row(number), None), |chunk| chunk.value_size == 0).await
     }
 
     async fn read(
         &mut self,
-        table: &str,
-        rows: data::RowSet,
-        filter: Option<Bytes>,
+        request: data::ReadRowsRequest,
         is_counted: impl Fn(&data::read_rows_response::CellChunk) -> bool,
     ) -> Result<usize, Status> {
-        let request =
-            data::ReadRowsRequest { table_name: table.to_owned(), rows: Some(rows), filter, ..Default::default() };
         let mut answers = self.inner.read_rows(request).await?.into_inner();
         let mut seen = 0;
         while let Some(part) = answers.message().await? {
@@ -228,6 +210,53 @@ impl Bigtable {
         }
         Ok(seen)
     }
+}
+
+/// A request of a workload as it is sent, on the table of rows: its method and its message. `None`: not of this workload.
+pub fn encoded(workload: Workload, number: u64, rows: u64, values: &Values) -> Option<(&'static str, Bytes)> {
+    use prost::Message as _;
+    let table = table(ROWS);
+    Some(match workload {
+        Workload::Write => {
+            ("/google.bigtable.v2.Bigtable/MutateRow", write_request(&table, number, values).encode_to_vec().into())
+        }
+        Workload::Check => (
+            "/google.bigtable.v2.Bigtable/CheckAndMutateRow",
+            replace_request(&table, number, values).encode_to_vec().into(),
+        ),
+        Workload::Filtered => {
+            let (start, end) = hundred(number, rows);
+            ("/google.bigtable.v2.Bigtable/ReadRows", filtered_request(&table, start, end).encode_to_vec().into())
+        }
+        _ => return None,
+    })
+}
+
+fn write_request(table: &str, number: u64, values: &Values) -> data::MutateRowRequest {
+    data::MutateRowRequest {
+        table_name: table.to_owned(),
+        row_key: row_key(number).into(),
+        mutations: vec![set_cell(COLUMN, values.value(number))],
+        ..Default::default()
+    }
+}
+
+fn replace_request(table: &str, number: u64, values: &Values) -> data::CheckAndMutateRowRequest {
+    data::CheckAndMutateRowRequest {
+        table_name: table.to_owned(),
+        row_key: row_key(number).into(),
+        predicate_filter: Some(passing_filter()),
+        true_mutations: vec![set_cell(COLUMN, values.value(number))],
+        ..Default::default()
+    }
+}
+
+fn filtered_request(table: &str, start: u64, end: u64) -> data::ReadRowsRequest {
+    read_request(table, some_rows(start, end), Some(passing_filter()))
+}
+
+fn read_request(table: &str, rows: data::RowSet, filter: Option<Bytes>) -> data::ReadRowsRequest {
+    data::ReadRowsRequest { table_name: table.to_owned(), rows: Some(rows), filter, ..Default::default() }
 }
 
 fn one_row(number: u64) -> data::RowSet {

@@ -315,7 +315,7 @@ fn unsupported(workload: Workload) -> Status {
 }
 
 /// A hundred rows from `number` on, or the last hundred.
-fn hundred(number: u64, rows: u64) -> (u64, u64) {
+pub(super) fn hundred(number: u64, rows: u64) -> (u64, u64) {
     let start = number.min(rows.saturating_sub(Workload::Scan.rows_per_request()));
     (start, rows.min(start + Workload::Scan.rows_per_request()))
 }
