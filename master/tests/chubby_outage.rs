@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_chubby::embedded::Embedded;
-use ebla_chubby::paths;
 use ebla_chubby::testing::faulty::FaultyChubby;
+use ebla_chubby::{Chubby, File, Write, paths};
 use ebla_client::{Admin, Client};
 use ebla_master::{Master, MasterConfig};
 use ebla_model::error::{Error, Reason};
@@ -51,6 +51,10 @@ impl TestCluster {
 
     async fn create(&self, table: &TableName) -> Result<(), Error> {
         within(self.admin.create_table(table, &[("a".to_owned(), None)], &[])).await
+    }
+
+    async fn files(&self, prefix: &str) -> Vec<File> {
+        self.chubby.list(prefix).await.unwrap().0
     }
 
     /// Waits until the table is visible, or no longer visible.
@@ -96,5 +100,30 @@ async fn a_change_waits_for_chubby_during_an_outage() {
         cluster.chubby.end_outage();
     });
     assert_eq!(created, Ok(()));
+    cluster.stop().await;
+}
+
+/// A transaction that was sent before the restoration of a backup may arrive after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_that_ends_after_a_restoration_takes_no_table_from_its_name() {
+    let cluster = TestCluster::start().await;
+    let table = TableName::from_parts("p", "inst", "t").unwrap();
+    assert_eq!(cluster.create(&table).await, Ok(()));
+    let files = [cluster.files(paths::TABLES).await, cluster.files(paths::NAMES).await].concat();
+    assert_eq!(files.len(), 2);
+    let mut held = cluster.chubby.hold_before(paths::DELETED);
+    let (deleted, ()) = tokio::join!(within(cluster.admin.delete_table(&table)), async {
+        within(held.reached()).await;
+        let operations = cluster.files(paths::OPERATIONS).await;
+        let lost = operations.into_iter().map(|file| Write::delete(file.path));
+        let restored = files.iter().map(|file| Write::put(file.path.clone(), file.value.clone()));
+        cluster.chubby.transact(Vec::new(), lost.chain(restored).collect()).await.unwrap();
+        held.release();
+    });
+    assert_eq!(deleted, Ok(()), "its tablets are dropped");
+    let left = [cluster.files(paths::TABLES).await, cluster.files(paths::NAMES).await].concat();
+    let contents =
+        |files: &[File]| files.iter().map(|file| (file.path.clone(), file.value.clone())).collect::<Vec<_>>();
+    assert_eq!(contents(&left), contents(&files));
     cluster.stop().await;
 }

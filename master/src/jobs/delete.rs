@@ -116,8 +116,12 @@ pub(crate) async fn finish(master: &ActiveMaster, table: TableId, deadline: Dead
     ];
     // All other operations of the table end with it.
     writes.extend(of_table.map(|(id, _operation)| Write::delete(paths::operation(*id))));
-    master.transact(Vec::new(), writes).await?;
-    info!(%table, "table deleted");
+    // Chubby may have been restored meanwhile, with the table active again and under its name: a recovery deletes both.
+    let compare = Compare::Modified(paths::table(table), stored.modified);
+    match master.transact(vec![compare], writes).await? {
+        TransactionOutcome::Committed(_) => info!(%table, "table deleted"),
+        TransactionOutcome::Conflict => info!(%table, "table not deleted: it was changed or deleted meanwhile"),
+    }
     Ok(())
 }
 
