@@ -1,5 +1,6 @@
 //! The simulated cluster: the shared state that survives crashes of hosts, and the processes of the hosts.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -9,6 +10,7 @@ use ebla_master::plan::auto_merge::MergeRules;
 use ebla_master::plan::replica_balance::ReplicaBalance;
 use ebla_master::{Master, MasterConfig};
 use ebla_model::error::{Error, Reason};
+use ebla_model::id::GroupId;
 use ebla_runtime::units::ByteSize;
 use ebla_runtime::{Net, Rng, Runtime, Tasks};
 use ebla_storage::disk::SimDisk;
@@ -164,6 +166,8 @@ pub(crate) struct SimCluster {
     pub(crate) is_only_slow: bool,
     /// The file that has rotted last, until that is repaired.
     pub(crate) damaged: Mutex<Option<Damaged>>,
+    /// The groups that have fewer voters than others, as they were last known.
+    pub(crate) incomplete_groups: Mutex<BTreeSet<GroupId>>,
     /// The crash after a step, if the plan has one.
     pub(crate) step_watch: Option<Arc<StepWatch>>,
     /// The loss of a majority, if there was one.
@@ -248,6 +252,7 @@ impl SimCluster {
             rots: [Recurring::Rot, Recurring::RotRace].iter().any(|kind| plan.fault_rates.rates.recurs(*kind)),
             is_only_slow: plan.is_only_slow,
             damaged: Mutex::default(),
+            incomplete_groups: Mutex::default(),
             step_watch: plan.step_crash.map(|crash| Arc::new(StepWatch::new(crash))),
             loss: Mutex::default(),
             restoration: Mutex::default(),

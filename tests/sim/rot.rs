@@ -7,7 +7,8 @@
 //! | registry | a byte | the server does not start; its folder is emptied, as the error says, and a new server joins |
 //!
 //! One replica of a group is damaged at a time: the next damage waits until all groups have all their replicas and the damaged file does
-//! not exist any more.
+//! not exist any more. A group that was created while servers were down has fewer replicas at first, and then nothing is damaged either: it
+//! cannot do without any of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -44,7 +45,7 @@ pub(crate) enum Damaged {
 /// Changes bytes of a file of a server, unless other damage is not repaired yet; returns the name of the file.
 pub(crate) fn damage(cluster: &SimCluster, number: usize, file: RottenFile, rng: &Rng) -> Option<String> {
     let mut damaged = cluster.damaged.lock();
-    if damaged.is_some() {
+    if damaged.is_some() || !cluster.incomplete_groups.lock().is_empty() {
         return None;
     }
     let host = &cluster.servers[number];
@@ -72,9 +73,25 @@ pub(crate) fn damage(cluster: &SimCluster, number: usize, file: RottenFile, rng:
 /// Allows the next damage once the last one is repaired. Called often: many files are damaged while their server is down, and then nothing is
 /// known about its replicas.
 pub(crate) fn forget_repaired(cluster: &SimCluster) {
+    note_incomplete_groups(cluster);
     let mut damaged = cluster.damaged.lock();
     if damaged.as_ref().is_some_and(|damaged| !exists(cluster, damaged)) && is_whole(cluster) {
         *damaged = None;
+    }
+}
+
+/// Notes which groups have too few voters by what the running replicas know. A group none of whose replicas runs stays as it was noted.
+fn note_incomplete_groups(cluster: &SimCluster) {
+    let full = cluster.servers.len().min(3);
+    let mut incomplete = cluster.incomplete_groups.lock();
+    let hosted = cluster.servers.iter().filter_map(|host| host.hosted());
+    for group in hosted.flat_map(|hosted| hosted.groups()) {
+        let is_complete = group.descriptor().membership.voters.iter().all(|voters| voters.len() >= full);
+        if is_complete {
+            incomplete.remove(&group.id());
+        } else {
+            incomplete.insert(group.id());
+        }
     }
 }
 
