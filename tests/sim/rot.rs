@@ -42,7 +42,7 @@ pub(crate) enum Damaged {
     Registry(usize),
 }
 
-/// Changes bytes of a file of a server, unless other damage is not repaired yet; returns the name of the file.
+/// Changes bytes of a file of a server, unless other damage is not repaired yet or a group has too few voters; returns the name of the file.
 pub(crate) fn damage(cluster: &SimCluster, number: usize, file: RottenFile, rng: &Rng) -> Option<String> {
     let mut damaged = cluster.damaged.lock();
     if damaged.is_some() || !cluster.incomplete_groups.lock().is_empty() {

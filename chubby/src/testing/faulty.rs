@@ -178,6 +178,7 @@ mod tests {
         chubby.end_outage();
         assert!(chubby.read("b/1").await.unwrap().is_some());
     }
+
     #[tokio::test]
     async fn a_transaction_is_held_until_it_is_released() {
         let chubby = FaultyChubby::new(Embedded::in_memory(Clock::system(), &Tasks::new("test")).shared());

@@ -4,7 +4,7 @@
 //!   1  one transaction: tables/<id> (deleting), names/… deleted, operations/<op> (drop)
 //!   2  a `Drop` entry in each group with tablets of the table: no stale front can write into the table after it
 //!   3  rows of METADATA, authorized views
-//!   4  one transaction: tables/<id> and operations/<op> deleted, deleted/<id> written
+//!   4  one transaction, if tables/<id> has not changed: it and operations/<op> deleted, deleted/<id> written
 //! ```
 //!
 //! A replica that is down has its tablets until it applies the `Drop` entry. The record `deleted/<id>` says until then that they
