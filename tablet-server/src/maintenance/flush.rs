@@ -73,13 +73,15 @@ impl Flusher {
     }
 
     fn start_flush(&self, group: Arc<TabletGroup>) {
-        let (scheduler, maintenance) = (Arc::clone(&self.scheduler), self.manager.maintenance().clone());
+        let (scheduler, manager) = (Arc::clone(&self.scheduler), Arc::clone(&self.manager));
         let must_purge = self.retention.is_exceeded();
         self.runtime.tasks.spawn_until_stopped("flush", async move {
             let state_machine = Arc::clone(group.state_machine());
             let flush = move || state_machine.flush().and_then(|()| state_machine.flushed_id());
-            match maintenance.run(flush).await {
-                Ok(Ok(Some(flushed))) if must_purge => group.raft().purge(flushed.index).await,
+            match manager.maintenance().run(flush).await {
+                Ok(Ok(Some(flushed))) if must_purge => {
+                    group.raft().purge(manager.purgeable(&group, flushed.index)).await;
+                }
                 Ok(Ok(_)) => {}
                 // The engine refuses all writes from now on; apply fails in the same way and stops the replica.
                 Ok(Err(error)) => error!(group = %group.id(), %error, "flush failed"),

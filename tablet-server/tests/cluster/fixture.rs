@@ -21,6 +21,7 @@ use ebla_model::schema::{Family, TableName, TableSchema, TableState};
 use ebla_model::{FamilyId, Micros, SchemaVersion};
 use ebla_proto::{convert, record};
 use ebla_runtime::clock::TimeSource;
+use ebla_runtime::units::ByteSize;
 use ebla_runtime::{Clock, Runtime, Step, StepObserver, Steps, Tasks};
 use ebla_tablet_server::config::ScrubOptions;
 use ebla_tablet_server::raft::RaftTimings;
@@ -133,62 +134,84 @@ pub(crate) struct Fixture {
     clocks: [Arc<ServerClock>; 3],
     pub(crate) sync_delays: [SyncDelay; 3],
     pub(crate) pause: Arc<Pause>,
+    options: FixtureOptions,
+}
+
+/// What a fixture's servers are started with.
+struct FixtureOptions {
+    /// A tablet is split above this size.
+    split_kib: u32,
+    /// The address that the servers advertise; `None`: the one they listen on.
+    advertise: Option<String>,
     scrub: ScrubOptions,
     response_bytes: ResponseBytes,
+    /// A tablet with this many reads and writes per second is split; 0: none.
     split_load: u32,
+    /// The budget of the commit log, a quarter of which is a segment; `None`: as in production.
+    log_bytes: Option<ByteSize>,
     /// The cluster version that is active.
     version: ClusterVersion,
     /// The collector of traces.
     collector: Option<CollectorAddress>,
-    /// The address that the servers advertise; `None`: the one they listen on.
-    advertise: Option<String>,
+}
+
+impl Default for FixtureOptions {
+    fn default() -> Self {
+        Self {
+            split_kib: 1 << 20,
+            advertise: None,
+            scrub: ScrubOptions::default(),
+            response_bytes: ResponseBytes::default(),
+            split_load: 0,
+            log_bytes: None,
+            version: ClusterVersion::NEWEST,
+            collector: None,
+        }
+    }
 }
 
 impl Fixture {
-    pub(crate) async fn start(split_bytes: u32) -> Self {
-        Self::start_at(split_bytes, None).await
+    pub(crate) async fn start(split_kib: u32) -> Self {
+        Self::start_with(FixtureOptions { split_kib, ..Default::default() }).await
     }
 
     /// As [`Self::start`], with servers that read all their stores again and again.
     pub(crate) async fn start_scrubbing() -> Self {
         let (first_after, period) = (Duration::ZERO, Duration::from_millis(500));
         let scrub = ScrubOptions { first_after, period, bytes_per_second: 1 << 30 };
-        Self::start_with(1 << 20, None, (scrub, ResponseBytes::default()), 0, ClusterVersion::NEWEST, None).await
+        Self::start_with(FixtureOptions { scrub, ..Default::default() }).await
     }
 
-    pub(crate) async fn start_at(split_bytes: u32, advertise: Option<String>) -> Self {
-        Self::start_with(split_bytes, advertise, Default::default(), 0, ClusterVersion::NEWEST, None).await
+    pub(crate) async fn start_at(split_kib: u32, advertise: Option<String>) -> Self {
+        Self::start_with(FixtureOptions { split_kib, advertise, ..Default::default() }).await
     }
 
     /// As [`Self::start`], with this memory for responses.
     pub(crate) async fn start_with_responses(response_bytes: ResponseBytes) -> Self {
-        Self::start_with(1 << 20, None, (ScrubOptions::default(), response_bytes), 0, ClusterVersion::NEWEST, None)
-            .await
+        Self::start_with(FixtureOptions { response_bytes, ..Default::default() }).await
     }
 
     /// As [`Self::start`], with servers that split a tablet with this many reads and writes per second.
     pub(crate) async fn start_splitting_by_load(split_load: u32) -> Self {
-        Self::start_with(1 << 20, None, Default::default(), split_load, ClusterVersion::NEWEST, None).await
+        Self::start_with(FixtureOptions { split_load, ..Default::default() }).await
+    }
+
+    /// As [`Self::start`], with servers whose commit log is above its budget after a few writes, so that they flush and purge at once.
+    pub(crate) async fn start_with_small_logs() -> Self {
+        Self::start_with(FixtureOptions { log_bytes: Some(ByteSize::new(128 << 10)), ..Default::default() }).await
     }
 
     /// As [`Self::start`], in a cluster with this active version.
     pub(crate) async fn start_in_version(version: ClusterVersion) -> Self {
-        Self::start_with(1 << 20, None, Default::default(), 0, version, None).await
+        Self::start_with(FixtureOptions { version, ..Default::default() }).await
     }
 
     /// As [`Self::start`], with servers that export what they record to this collector.
     pub(crate) async fn start_exporting(collector: CollectorAddress) -> Self {
-        Self::start_with(1 << 20, None, Default::default(), 0, ClusterVersion::NEWEST, Some(collector)).await
+        Self::start_with(FixtureOptions { collector: Some(collector), ..Default::default() }).await
     }
 
-    async fn start_with(
-        split_bytes: u32,
-        advertise: Option<String>,
-        (scrub, response_bytes): (ScrubOptions, ResponseBytes),
-        split_load: u32,
-        version: ClusterVersion,
-        collector: Option<CollectorAddress>,
-    ) -> Self {
+    async fn start_with(options: FixtureOptions) -> Self {
         if let Ok(filter) = std::env::var("EBLA_LOG") {
             ebla_runtime::logging::init(&filter);
         }
@@ -203,15 +226,10 @@ impl Fixture {
             clocks: Default::default(),
             sync_delays: Default::default(),
             pause: Arc::new(Pause::new()),
-            scrub,
-            response_bytes,
-            split_load,
-            version,
-            collector,
-            advertise,
+            options,
         };
         for at in 0..3 {
-            let server = fixture.open(at, split_bytes).await;
+            let server = fixture.open(at, fixture.options.split_kib).await;
             fixture.servers.push(Some(server));
         }
         fixture.begin().await;
@@ -221,18 +239,22 @@ impl Fixture {
 
     pub(crate) async fn open(&self, at: usize, split_kib: u32) -> TabletServer {
         let sync_delay = self.sync_delays[at].clone();
-        let options = ServerOptions {
+        let mut options = ServerOptions {
             open_disk: Arc::new(move |folder| sync_delay.open(folder)),
             timings: TIMINGS,
             restart: RestartScope::Server,
-            split_bytes: ebla_runtime::units::ByteSize::new(u64::from(split_kib) * 1024),
-            split_load: self.split_load,
-            scrub: self.scrub,
-            response_bytes: self.response_bytes,
-            collector: self.collector.clone(),
+            split_bytes: ByteSize::new(u64::from(split_kib) * 1024),
+            split_load: self.options.split_load,
+            scrub: self.options.scrub,
+            response_bytes: self.options.response_bytes,
+            collector: self.options.collector.clone(),
             ..ServerOptions::up(self.local_servers.clone())
         };
-        let advertise = self.advertise.clone();
+        if let Some(log_bytes) = self.options.log_bytes {
+            options.log_bytes = log_bytes;
+            options.segment_bytes = ByteSize::new(log_bytes.bytes() / 4);
+        }
+        let advertise = self.options.advertise.clone();
         let config = ServerConfig { data_dir: self.folder(at), listen: "127.0.0.1:0".to_owned(), advertise, options };
         let mut runtime = Runtime::system("server");
         runtime.tasks = self.tasks.child(&format!("server-{at}"));
@@ -273,7 +295,7 @@ impl Fixture {
             cluster: Bytes::copy_from_slice(&ClusterId::new(7).to_bytes()),
             state: record::ClusterState::Running.into(),
             first_tablets: Vec::new(),
-            active_version: self.version.get(),
+            active_version: self.options.version.get(),
             ..Default::default()
         });
         let writes = vec![

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use ebla_chubby::{Counter, Write, paths, raise_counter, read_counters};
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{GroupId, ReplicaId};
+use ebla_model::id::{GroupId, ReplicaId, TabletId};
+use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 use ebla_runtime::{Clock, Step};
 use ebla_storage::log::GroupReplica;
@@ -218,10 +219,22 @@ async fn a_missing_child_of_a_division_is_created_by_replicas_that_have_restarte
     fixture.stop().await;
 }
 
-/// Only the leader has applied the division, and the others cannot for a while: they find it in the log.
+/// Makes the commit logs of the servers larger than those of [`Fixture::start_with_small_logs`] may be, by rows of METADATA.
+async fn fill_logs(fixture: &Fixture) {
+    let cluster = fixture.server(0).cluster();
+    let metadata = ebla_routing::Metadata::new(cluster.clone());
+    let long_key = |n: u64| RowKey::new(format!("{n:03000}"));
+    for n in 0..40 {
+        let range = KeyRange::new(long_key(n), Some(long_key(n + 1))).unwrap();
+        let tablet = TabletDescriptor::initial(TABLE.next(), TabletId::new(10_000 + n), range, &fixture.ids());
+        metadata.put_descriptor(&tablet, &Default::default(), cluster.deadline(TIMEOUT)).await.unwrap();
+    }
+}
+
+/// Only the leader has applied the division, and the others cannot for a while: they find it in the log, although the log is above its budget.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn each_replica_of_a_divided_group_makes_its_child_of_its_own_rows() {
-    let fixture = Fixture::start(1 << 20).await;
+    let fixture = Fixture::start_with_small_logs().await;
     write(fixture.server(0).cluster(), 0, 40, 200).await;
     let group = fixture.led_group(GROUP).await;
     group.tablet(TABLET).unwrap().split(Some(key(20)), TIMEOUT).await.unwrap();
@@ -249,8 +262,10 @@ async fn each_replica_of_a_divided_group_makes_its_child_of_its_own_rows() {
         let is_here = |manager: &Arc<TabletManager>| manager.group(child).is_some();
         assert!(!others.iter().any(is_here), "an empty child was created");
     }
+    let purged = || manager.log().purged(id(manager, GROUP)).unwrap_or_default().index;
+    fill_logs(&fixture).await;
+    until("the purge of a log above its budget", || purged() >= index.previous()).await;
     purge_logs(&fixture).await;
-    let purged = || manager.log().purged(id(manager, GROUP)).unwrap().index;
     assert_eq!(purged(), index.previous());
 
     others.iter().for_each(|manager| manager.shared().inject_faults(Vec::new()));
