@@ -37,3 +37,24 @@ async fn a_server_whose_clock_is_off_leads_nothing_until_it_agrees() {
     }
     fixture.stop().await;
 }
+
+/// Elections after a start do not wait for the comparison, so the server may lead at first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_server_that_starts_with_a_wrong_clock_leads_nothing_once_it_has_compared_it() {
+    let mut fixture = Fixture::start(1 << 20).await;
+    write(fixture.server(0).cluster(), 0, 50, 100).await;
+    for server in &mut fixture.servers {
+        server.take().unwrap().abort().await;
+    }
+    fixture.set_ahead(0, HOUR);
+    for at in 0..3 {
+        let server = fixture.open(at, 1 << 20).await;
+        fixture.servers[at] = Some(server);
+    }
+    until("the comparison", || clock(&fixture, 0).is_off).await;
+    until("the leaderships are with other servers", || led(&fixture, 0) == 0).await;
+    assert!(!clock(&fixture, 1).is_off && !clock(&fixture, 2).is_off);
+    write(fixture.server(0).cluster(), 0, 50, 120).await;
+    expect_rows(&scan(fixture.server(1).cluster()).await, 50, 120);
+    fixture.stop().await;
+}
