@@ -46,6 +46,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ebla_client::Deadline;
 use ebla_model::Reason;
 use ebla_model::id::{Generation, OperationId, TableId, TabletId};
 use ebla_model::key::{KeyRange, RowKey};
@@ -64,6 +65,7 @@ pub use self::lifecycle::{
     report::{ReplicaReport, Sample, TableSizes, TabletReport},
 };
 pub use self::request::{CheckRequest, ModifyRequest, ReadBatch, ReadPosition, ReadRequest, RowMutations, WriteId};
+use self::write::latch::LatchMode;
 
 /// A tablet of a local replica's group. Cheap to clone; gives access to the group.
 #[derive(Clone)]
@@ -184,7 +186,14 @@ impl Tablet {
         Ok(self.served()?.descriptor.clone())
     }
 
+    /// The key of the latch of the tablet's table in its group: that of no row.
+    pub(in crate::tablet) fn table_latch_key(&self) -> RowKey {
+        self.stored_row(&RowKey::EMPTY)
+    }
+
     /// Deletes the table's rows in `range` from the tablet's group, once per operation id; returns the tablet's descriptor.
+    ///
+    /// No write is evaluated against rows that are dropped before it is applied: it would bring parts of them back.
     ///
     /// # Errors
     /// As [`Tablet::set_schema`].
@@ -194,7 +203,12 @@ impl Tablet {
         range: KeyRange,
         timeout: Duration,
     ) -> Result<TabletDescriptor, Failure> {
-        self.propose_command(command::drop_range(operation, self.table, range), timeout).await?;
+        let deadline = Deadline::after(&self.runtime.clock, timeout);
+        let table = self.table_latch_key();
+        let latch = tokio::time::timeout(timeout, self.latches.acquire(&table, LatchMode::Exclusive));
+        let latch = latch.await.map_err(|_elapsed| Failure::deadline())?;
+        let command = command::drop_range(operation, self.table, range);
+        self.propose_holding(command, deadline.remaining(&self.runtime.clock), latch).await?;
         self.descriptor()
     }
 

@@ -288,6 +288,37 @@ async fn a_dropped_tablet_refuses_writes() {
     fixture.stop().await;
 }
 
+/// A write that was evaluated before its row is dropped must not be applied afterwards: the row would have a part of what was dropped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_drop_of_rows_waits_for_writes_that_were_evaluated() {
+    const ROUNDS: u64 = 3;
+    let fixture = Fixture::start(1 << 20).await;
+    let leader = fixture.leader(TABLET).await;
+    let cluster = fixture.server(leader).cluster();
+    let counter = RowKey::new("counter");
+    let tablet = fixture.server(leader).tablet_manager().tablet(TABLET).unwrap();
+    for round in 1..=ROUNDS {
+        while increment(cluster, &counter).await < 5 {}
+        // So slow that the next writes wait for the first one in the queue.
+        fixture.sync_delays.iter().for_each(|delay| delay.set(Duration::from_millis(100)));
+        let first = write(cluster, 0, 1, 100);
+        let evaluated = async {
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            increment(cluster, &counter).await
+        };
+        let drop_rows = async {
+            tokio::time::sleep(Duration::from_millis(60)).await;
+            tablet.drop_range(OperationId::new(round), KeyRange::prefix(b"counter"), TIMEOUT).await.unwrap();
+        };
+        let ((), incremented, ()) = tokio::join!(first, evaluated, drop_rows);
+        fixture.sync_delays.iter().for_each(|delay| delay.set(Duration::ZERO));
+        let next = increment(cluster, &counter).await;
+        // It was incremented before the drop, or after it.
+        assert!((incremented, next) == (6, 1) || (incremented, next) == (1, 2), "{incremented}, then {next}");
+    }
+    fixture.stop().await;
+}
+
 /// Overwrites in a family that keeps one version: 24 megabytes, of which only the last twenty values are visible.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn excess_versions_are_removed_from_every_replica() {

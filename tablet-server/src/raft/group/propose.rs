@@ -82,9 +82,7 @@ impl Group {
     }
 
     /// Proposes one command after which another group may serve what this one has served, such as a division. Lease reads are
-    /// suspended from before the proposal until its fate is known: it is applied here, refused, in no log, or the term is over.
-    ///
-    /// When the future is dropped, proposal and suspension continue.
+    /// suspended from before the proposal until its fate is known.
     ///
     /// # Errors
     /// As [`Group::propose`].
@@ -93,15 +91,30 @@ impl Group {
         command: Bytes,
         term: Term,
     ) -> Result<Bytes, ProposeError> {
+        self.propose_holding(command, term, self.suspend_lease_reads()).await
+    }
+
+    /// Proposes one command, and drops `held` when its fate is known: it is applied here, refused, in no log, or the term is over.
+    ///
+    /// When the future is dropped, the proposal continues, and `held` is kept.
+    ///
+    /// # Errors
+    /// As [`Group::propose`].
+    pub async fn propose_holding<G: Send + 'static>(
+        self: &Arc<Self>,
+        command: Bytes,
+        term: Term,
+        held: G,
+    ) -> Result<Bytes, ProposeError> {
         let group = Arc::clone(self);
         let work = async move {
-            let suspension = group.suspend_lease_reads();
             let outcome = group.propose(vec![command], Some(term)).await.pop().unwrap_or(Err(ProposeError::Unknown));
             if outcome == Err(ProposeError::Unknown) {
-                // The core has ended, or this replica leads no more. In a later term the entry is applied before any lease read.
+                // The core has ended, or this replica leads no more. In a later term the entry is applied before any lease read, and before
+                // any write is evaluated.
                 group.wait_for_end_of(term).await;
             }
-            drop(suspension);
+            drop(held);
             outcome
         };
         // Not until the group is stopped: while its core still runs, lease reads must not be allowed again.

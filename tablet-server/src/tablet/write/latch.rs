@@ -2,11 +2,13 @@
 //!
 //! CheckAndMutate and ReadModifyWrite read a row, evaluate, and propose the result; between the read and the apply, no
 //! other write of that row may happen. They hold the row's latch *exclusively*; blind writes, which read nothing, *share* it.
+//! They also *share* the latch of their table, under the key of no row; a drop of a range of rows holds that one *exclusively*.
 //! A guard is an owned value: it travels with the queued write and is dropped when that write is applied or surely
 //! will not be, also when the RPC was cancelled meanwhile.
 //!
-//! Waiters of a row are served in arrival order, so neither kind starves. A task holds at most one latch while it waits for
-//! another position in the queue, never two, so there is no deadlock. Latches exist on the leader only and say nothing about
+//! Waiters of a row are served in arrival order, so neither kind starves. A task that waits for the latch of a table holds no other one, but
+//! those of writes that it has queued, which wait for nothing. One that waits for the latch of a row shares at most that of the table, and a
+//! drop of rows waits for nothing else. So there is no deadlock. Latches exist on the leader only and say nothing about
 //! other replicas: proposals are bound to the leader's term.
 
 use std::collections::hash_map::RandomState;

@@ -131,11 +131,15 @@ impl Tablet {
         let is_blind = row.token.is_none() && !row.mutations.iter().any(Mutation::is_aggregation);
         let is_shared = is_blind || (row.token.is_none() && Failpoint::AdditionUnlatched.is_enabled());
         let mode = if is_shared { LatchMode::Shared } else { LatchMode::Exclusive };
-        let latch = self.latch_row(&row.row, mode, deadline.as_mut()).await?;
-        let guards = WriteGuards::new(latch, Arc::clone(&call.permit));
+        let stored_row = self.stored_row(&row.row);
         if is_blind {
+            let latch = self.latch(&stored_row, mode, deadline).await?;
+            let guards = WriteGuards::blind(latch, Arc::clone(&call.permit));
             return self.submit_blind(call.terms, row, guards).map(Submission::queued);
         }
+        let table = self.latch(&self.table_latch_key(), LatchMode::Shared, deadline.as_mut()).await?;
+        let latch = self.latch(&stored_row, mode, deadline.as_mut()).await?;
+        let guards = WriteGuards::conditional(table, latch, Arc::clone(&call.permit));
         tokio::select! {
             submission = self.submit_conditional_mutations(call, row, guards) => submission,
             () = deadline => Err(Failure::deadline()),
@@ -170,14 +174,13 @@ impl Tablet {
         }
     }
 
-    async fn latch_row(&self, row: &RowKey, mode: LatchMode, deadline: Pin<&mut Sleep>) -> Result<LatchGuard, Failure> {
-        let row = self.stored_row(row);
-        if let Some(latch) = self.latches.try_acquire(&row, mode) {
+    async fn latch(&self, key: &RowKey, mode: LatchMode, deadline: Pin<&mut Sleep>) -> Result<LatchGuard, Failure> {
+        if let Some(latch) = self.latches.try_acquire(key, mode) {
             return Ok(latch);
         }
         let _waits = trace::stage(Stage::Latch);
         tokio::select! {
-            latch = self.latches.acquire(&row, mode) => Ok(latch),
+            latch = self.latches.acquire(key, mode) => Ok(latch),
             () = deadline => Err(Failure::deadline()),
         }
     }
@@ -295,6 +298,19 @@ impl TabletGroup {
         let propose = self.raft.propose(vec![self.encode_command(kind, term)], Some(term));
         let replies = tokio::time::timeout(timeout, propose).await.map_err(|_elapsed| Failure::deadline())?;
         self.decode_reply(replies.into_iter().next().unwrap_or(Err(ProposeError::Unknown)))
+    }
+
+    /// As [`Self::propose_command`]; drops `held` when the fate of the command is known, also when this future is dropped.
+    pub(crate) async fn propose_holding<G: Send + 'static>(
+        &self,
+        kind: CommandKind,
+        timeout: Duration,
+        held: G,
+    ) -> Result<Reply, Failure> {
+        let term = self.leader_term()?;
+        let propose = self.raft.propose_holding(self.encode_command(kind, term), term, held);
+        let reply = tokio::time::timeout(timeout, propose).await.map_err(|_elapsed| Failure::deadline())?;
+        self.decode_reply(reply)
     }
 
     /// As [`Self::propose_command`], for a command after which another group may serve tablets of this one: lease reads are

@@ -58,15 +58,23 @@ pub(super) struct WriteTerms {
     pub(super) deadline: Deadline,
 }
 
-/// The latch and the permit that a write holds until it is answered.
+/// The latches and the permit that a write holds until it is answered.
 pub(super) struct WriteGuards {
     _latch: Option<LatchGuard>,
+    /// That of the table: of a write that is evaluated.
+    _table: Option<LatchGuard>,
     _permit: Arc<Permit>,
 }
 
 impl WriteGuards {
-    pub(super) const fn new(latch: LatchGuard, permit: Arc<Permit>) -> Self {
-        Self { _latch: Some(latch), _permit: permit }
+    /// Those of a blind write.
+    pub(super) const fn blind(latch: LatchGuard, permit: Arc<Permit>) -> Self {
+        Self { _latch: Some(latch), _table: None, _permit: permit }
+    }
+
+    /// Those of a write that is evaluated.
+    pub(super) const fn conditional(table: LatchGuard, latch: LatchGuard, permit: Arc<Permit>) -> Self {
+        Self { _latch: Some(latch), _table: Some(table), _permit: permit }
     }
 }
 
@@ -367,7 +375,7 @@ mod tests {
     ) -> oneshot::Receiver<QueuedReply> {
         let row = RowKey::new(row);
         let permit = Arc::new(admission.admit(1, Duration::ZERO).await.unwrap());
-        let guards = WriteGuards::new(latches.try_acquire(&row, LatchMode::Exclusive).unwrap(), permit);
+        let guards = WriteGuards::blind(latches.try_acquire(&row, LatchMode::Exclusive).unwrap(), permit);
         let write = RowWrite {
             tablet: TabletId::new(1),
             session: SessionId::new(1),

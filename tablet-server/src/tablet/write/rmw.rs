@@ -2,7 +2,7 @@
 //!
 //! Such a write holds its row's latch exclusively from the evaluation to the apply. All earlier writes of the row are applied
 //! by then, so the leader evaluates it against its own store; the accepted proposal, bound to the term, proves that it still
-//! leads. So no filter runs in apply. The result is stored with the session, and with the caller's idempotency token if there
+//! leads. It shares the latch of its table, which a drop of rows holds exclusively: no row is dropped in between. So no filter runs in apply. The result is stored with the session, and with the caller's idempotency token if there
 //! is one: a write that is sent again finds it there. A write with a token takes this path whatever it does.
 //!
 //! Whether it was applied before is part of the group's state, which an apply holds for a moment, and a checkpoint or a snapshot
@@ -174,9 +174,10 @@ impl Tablet {
         self.admission.count_rows(1);
         let permit = Arc::new(trace::waiting(Stage::Memory, self.admission.admit(bytes + 256, timeout)).await?);
         let mode = if Failpoint::DecisionUnlatched.is_enabled() { LatchMode::Shared } else { LatchMode::Exclusive };
-        let row = self.stored_row(&write.row);
+        let (table, row) = (self.table_latch_key(), self.stored_row(&write.row));
+        let table = trace::waiting(Stage::Latch, self.latches.acquire(&table, LatchMode::Shared)).await;
         let latch = trace::waiting(Stage::Latch, self.latches.acquire(&row, mode)).await;
-        let guards = WriteGuards::new(latch, permit);
+        let guards = WriteGuards::conditional(table, latch, permit);
         let (reply, result) = match self.submit_conditional(write, guards, evaluate).await? {
             Submission::AlreadyApplied(result) => return Ok(result.unwrap_or_default()),
             Submission::Queued(reply, result) => (reply, result.unwrap_or_default()),
