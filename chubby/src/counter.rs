@@ -73,21 +73,34 @@ pub async fn next_ids(chubby: &dyn Chubby, counter: Counter, count: u64) -> Resu
     }
 }
 
-/// Allocates one id as [`next_ids`] does, if the counter is above `known`, an id that is in use. `None`: it is not, because Chubby was
+/// As [`next_ids_above`], for one id.
+///
+/// # Errors
+/// As [`next_ids`].
+pub async fn next_id_above(chubby: &dyn Chubby, counter: Counter, known: u64) -> Result<Option<u64>, Error> {
+    Ok(next_ids_above(chubby, counter, known, 1).await?.map(|ids| ids.start))
+}
+
+/// Allocates ids as [`next_ids`] does, if the counter is above `known`, an id that is in use. `None`: it is not, because Chubby was
 /// restored from an older backup. Nothing is allocated then: with each id that is taken the counter would come closer to `known`, and
 /// once it is above, it does not show any more that Chubby lacks changes.
 ///
 /// # Errors
 /// As [`next_ids`].
-pub async fn next_id_above(chubby: &dyn Chubby, counter: Counter, known: u64) -> Result<Option<u64>, Error> {
+pub async fn next_ids_above(
+    chubby: &dyn Chubby,
+    counter: Counter,
+    known: u64,
+    count: u64,
+) -> Result<Option<Range<u64>>, Error> {
     let path = counter.path();
     loop {
         let (next, compare) = read_next(chubby, counter, &path).await?;
         if next <= known {
             return Ok(None);
         }
-        if let Some(ids) = take(chubby, &path, (next, compare), 1).await? {
-            return Ok(Some(ids.start));
+        if let Some(ids) = take(chubby, &path, (next, compare), count).await? {
+            return Ok(Some(ids));
         }
     }
 }

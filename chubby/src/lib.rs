@@ -33,7 +33,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use tokio::sync::mpsc;
 
-pub use counter::{Counter, next_id_above, next_ids, raise_counter, read_counters};
+pub use counter::{Counter, next_id_above, next_ids, next_ids_above, raise_counter, read_counters};
 pub use error::Error;
 pub use lock::{acquire, try_lock};
 use transaction::validate;

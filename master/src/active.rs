@@ -2,14 +2,16 @@
 //! Every action needs it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebla_chubby::{Chubby, Compare, TransactionOutcome, Write};
+use ebla_chubby::{Chubby, Compare, Counter, TransactionOutcome, Write, next_ids_above};
 use ebla_client::{Cluster, ClusterOptions, Deadline, Directory, GrpcTransport};
 use ebla_model::cluster_event::NewClusterEvent;
 use ebla_model::error::{Error, Reason};
 use ebla_model::heat::HeatOption;
+use ebla_model::highest_ids::HighestIds;
 use ebla_model::id::{ClusterId, MasterEpoch, TableId};
 use ebla_model::key::RowKey;
 use ebla_model::metadata::TabletDescriptor;
@@ -25,6 +27,7 @@ use crate::election::MasterLock;
 use crate::event_log::EventLog;
 use crate::merging::BackgroundMerges;
 use crate::plan::capacity::RepairWithoutRoom;
+use crate::plan::counters::highest_of;
 use crate::plan::upgrade::Readiness;
 use crate::problems::{Problem, ProblemHistory};
 use crate::replica_changes::ReplicaChanges;
@@ -78,6 +81,8 @@ struct Inner {
     began: Duration,
     /// Whether Chubby was compared with what the servers have, in this term.
     is_compared: watch::Sender<bool>,
+    /// The highest ids that were in use in the last comparisons, and those that this term has allocated. Guards plain values.
+    known_ids: Mutex<BTreeMap<Counter, u64>>,
     /// Wakes the reconciler before its next round is due.
     reconcile: Notify,
     /// Ends this term.
@@ -132,6 +137,7 @@ impl ActiveMaster {
             upgrade_readiness: Mutex::default(),
             began: runtime.clock.monotonic(),
             is_compared: watch::Sender::new(Failpoint::ChubbyNotCompared.is_enabled()),
+            known_ids: Mutex::default(),
             runtime,
             recorder,
             placement: Semaphore::new(1),
@@ -367,9 +373,40 @@ impl ActiveMaster {
         self.is_compared() || self.0.runtime.clock.monotonic().saturating_sub(self.0.began) > EVIDENCE_MAX
     }
 
-    /// A round of the reconciler has compared Chubby with what the servers have, and has recorded it if Chubby is behind.
-    pub(crate) fn note_comparison(&self) {
+    /// A round of the reconciler has compared Chubby with what the servers have, and has recorded it if Chubby is behind. `highest`: the ids
+    /// that are in use.
+    pub(crate) fn note_comparison(&self, highest: &HighestIds) {
+        for counter in Counter::ALL {
+            self.note_id(counter, highest_of(highest, counter));
+        }
         self.0.is_compared.send_replace(true);
+    }
+
+    fn note_id(&self, counter: Counter, id: u64) {
+        let mut known_ids = self.0.known_ids.lock();
+        let known = known_ids.entry(counter).or_default();
+        *known = id.max(*known);
+    }
+
+    /// Allocates `count` ids, all above those that are known to this term.
+    ///
+    /// # Errors
+    /// Those of Chubby; `Unavailable` when it would give an id again, because it was restored from an older backup in this term. The term ends
+    /// then, and the next one compares Chubby before it changes anything.
+    pub(crate) async fn allocate(&self, counter: Counter, count: u64) -> Result<Range<u64>, Error> {
+        let known = self.0.known_ids.lock().get(&counter).copied().unwrap_or_default();
+        let Some(ids) = next_ids_above(self.chubby(), counter, known, count).await? else {
+            warn!(
+                counter = counter.name(),
+                known, "the lock service has gone back: the counter gives ids again; the term ends"
+            );
+            self.resign();
+            let message = "the lock service was restored from an older backup or has lost data; the master compares it with the tablet servers: \
+                           retry, and see ebla recover --dry-run";
+            return Err(Error::new(Reason::Unavailable, message));
+        };
+        self.note_id(counter, ids.end.saturating_sub(1));
+        Ok(ids)
     }
 
     /// Whether Chubby was compared with what the servers have, in this term.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use ebla_chubby::{Counter, Write, next_ids, paths};
+use ebla_chubby::{Counter, Write, paths};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::OperationId;
 use ebla_proto::admin::longrunning::Operation;
@@ -31,7 +31,7 @@ pub(crate) async fn store(
     response: &impl InOperation,
 ) -> Result<Operation, Error> {
     let stored = async {
-        let id = OperationId::new(next_ids(master.chubby(), Counter::Operations, 1).await?.start);
+        let id = OperationId::new(master.allocate(Counter::Operations, 1).await?.start);
         let done = operation::finished_operation(name(of, id), metadata, response);
         let mut writes = vec![Write::put(paths::finished(id), operation::finished_operation_to_bytes(&done))];
         let before = schema_store::list_finished(master.chubby()).await?;

@@ -345,7 +345,7 @@ impl Reconciler {
             }
         }
         if is_certain {
-            self.master.note_comparison();
+            self.master.note_comparison(&snapshot.highest_ids());
         }
         if let Err(error) = self.advance_version(&snapshot).await {
             warn!(%error, "cluster version not determined; will retry in next reconcile");

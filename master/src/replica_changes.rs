@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ebla_chubby::{Counter, next_ids};
+use ebla_chubby::Counter;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, ReplicaId, ServerId};
 use ebla_model::metadata::{GroupDescriptor, Replica};
@@ -109,7 +109,7 @@ async fn run_change(master: &ActiveMaster, change: ReplicaChange) -> Result<Grou
 
 /// Creates an empty replica with a new id. It must exist before the leader sends to it.
 async fn create_replica(master: &ActiveMaster, group: &GroupDescriptor, server: ServerId) -> Result<Replica, Error> {
-    let replica = ReplicaId::new(next_ids(master.chubby(), Counter::Replicas, 1).await?.start);
+    let replica = ReplicaId::new(master.allocate(Counter::Replicas, 1).await?.start);
     master.runtime().steps.reached(Step::ReplicaId).await;
     let created = master.servers().create_replica(server, group, replica, InitialState::Empty).await;
     let created = created.map_err(|failed| failed.error)?;

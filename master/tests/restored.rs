@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail, also in its helpers")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -363,5 +364,31 @@ async fn a_server_that_joins_waits_for_the_recovery_and_gets_no_id_that_is_in_us
     let (fifth, ()) = tokio::join!(run.join(data, 4), recovery);
     assert_eq!(fifth.id(), ServerId::new(5));
     fifth.stop().await;
+    run.stop().await;
+}
+
+/// A restoration that takes less time than the lease of the master's lock: its term goes on, and no round has compared Chubby yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_gives_no_id_again_if_chubby_goes_back_in_its_term() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = Run::start_ready(folder.path()).await;
+    let files = async || {
+        let listed = run.chubby.list("").await.unwrap().0.into_iter();
+        listed.filter(|file| file.lease.is_none()).map(|file| (file.path, file.value)).collect::<BTreeMap<_, _>>()
+    };
+    let backup = files().await;
+    let (first, second) = (name("first"), name("second"));
+    run.create(&first).await;
+    run.write(&first, &ROWS).await;
+
+    let lost = files().await.into_keys().filter(|path| !backup.contains_key(path)).map(Write::delete);
+    let earlier = backup.iter().map(|(path, value)| Write::put(path.clone(), value.clone()));
+    run.chubby.transact(Vec::new(), lost.chain(earlier).collect()).await.unwrap();
+    let refused = run.client.admin().create_table(&second, &[("a".to_owned(), None)], &[key("g"), key("p")]).await;
+    let refused = refused.unwrap_err();
+    assert!(refused.message.contains("ebla recover --dry-run"), "{refused}");
+    assert!(run.chubby.read(&paths::name(&second)).await.unwrap().is_none());
+    run.wait_until_behind().await;
+    soon("the table is reported", || async { run.status().await.health.unwrap().unknown_tables == 1 }).await;
     run.stop().await;
 }

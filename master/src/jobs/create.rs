@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ebla_chubby::{Compare, Counter, TransactionOutcome, Write, next_ids, paths};
+use ebla_chubby::{Compare, Counter, TransactionOutcome, Write, paths};
 use ebla_client::Deadline;
 use ebla_client::locate::LeaderHint;
 use ebla_model::cluster_event::{ClusterEventKind, NewClusterEvent};
@@ -112,7 +112,7 @@ async fn record_intent(master: &ActiveMaster, new: NewTable) -> Result<Option<In
     if chubby.read(&paths::name(&new.name)).await?.is_some() {
         return Ok(None);
     }
-    let table = TableId::new(next_ids(chubby, Counter::Tables, 1).await?.start);
+    let table = TableId::new(master.allocate(Counter::Tables, 1).await?.start);
     let mut schema = TableSchema::with_families(table, new.name.clone(), new.families.iter().cloned())?;
     schema.deletion_protection = new.deletion_protection;
     Feature::check_schema(None, &schema, upgrade::active_version(master).await?)?;
@@ -174,14 +174,14 @@ async fn place(master: &ActiveMaster, table: TableId, new: &NewTable) -> Result<
     }
     let first = match assigned.len() {
         0 => 0,
-        count => next_ids(chubby, Counter::Groups, count as u64).await?.start,
+        count => master.allocate(Counter::Groups, count as u64).await?.start,
     };
     let new_groups = new_groups(&assigned, first);
     let groups = placement::group_loads(&snapshot, &new_groups);
     let chosen = placement::distribute(&groups, ranges.len())
         .ok_or_else(|| placement::refusal(&snapshot, &groups, &new.name.to_string(), ranges.len(), assigned.len()))?;
-    let ids = next_ids(chubby, Counter::Tablets, ranges.len() as u64).await?.map(TabletId::new);
-    let operation = OperationId::new(next_ids(chubby, Counter::Operations, 1).await?.start);
+    let ids = master.allocate(Counter::Tablets, ranges.len() as u64).await?.map(TabletId::new);
+    let operation = OperationId::new(master.allocate(Counter::Operations, 1).await?.start);
     let placed = ids.zip(ranges).zip(&chosen);
     let tablets = placed
         .filter_map(|((tablet, range), group)| Some(groups.get(group)?.group.new_tablet(table, tablet, range)))

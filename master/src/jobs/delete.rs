@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::ready;
 
-use ebla_chubby::{Compare, Counter, TransactionOutcome, Write, next_ids, paths};
+use ebla_chubby::{Compare, Counter, TransactionOutcome, Write, paths};
 use ebla_client::Deadline;
 use ebla_model::cluster_event::{ClusterEventKind, NewClusterEvent};
 use ebla_model::error::{Error, Reason};
@@ -48,7 +48,7 @@ pub(crate) async fn delete_table(master: &ActiveMaster, name: &TableName, deadli
 
 async fn record_intent(master: &ActiveMaster, name: &TableName) -> Result<TableId, Error> {
     let chubby = master.chubby();
-    let operation = OperationId::new(next_ids(chubby, Counter::Operations, 1).await?.start);
+    let operation = OperationId::new(master.allocate(Counter::Operations, 1).await?.start);
     loop {
         let stored = schema_store::find_table(chubby, name).await?;
         let schema = stored.value;

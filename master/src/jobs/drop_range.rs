@@ -1,7 +1,7 @@
 //! The job that drops a range of rows: one operation, recorded in Chubby and applied once by each group with tablets of the
 //! table.
 
-use ebla_chubby::{Compare, Counter, TransactionOutcome, Write, next_ids, paths};
+use ebla_chubby::{Compare, Counter, TransactionOutcome, Write, paths};
 use ebla_client::Deadline;
 use ebla_model::error::Error;
 use ebla_model::id::OperationId;
@@ -42,7 +42,7 @@ async fn finish_in_order(master: &ActiveMaster, last: OperationId, deadline: Dea
 
 async fn record_intent(master: &ActiveMaster, name: &TableName, range: KeyRange) -> Result<OperationId, Error> {
     let chubby = master.chubby();
-    let id = OperationId::new(next_ids(chubby, Counter::Operations, 1).await?.start);
+    let id = OperationId::new(master.allocate(Counter::Operations, 1).await?.start);
     loop {
         let stored = update_schema::find_active(chubby, name).await?;
         let operation = Operation { table: stored.value.table, kind: OperationKind::DropRange(range.clone()) };
