@@ -13,7 +13,7 @@ use ebla_model::capacity::{Resources, WriteState};
 use ebla_model::clock_offset::ClockState;
 use ebla_model::highest_ids::HighestIds;
 use ebla_model::id::{
-    GroupId, Incarnation, LogId, OperationId, ReplicaId, SchemaVersion, ServerId, TableId, TabletId, Term,
+    GroupId, Incarnation, LogId, LogIndex, OperationId, ReplicaId, SchemaVersion, ServerId, TableId, TabletId, Term,
 };
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::memory_groups::MemoryGroups;
@@ -208,6 +208,17 @@ pub struct ReplicaReport {
     pub settled: bool,
     /// Leader only: the other replicas that have responded to it recently.
     pub heard: BTreeSet<ReplicaId>,
+    /// The division that has created the group; `None`: the master has, or the server has an earlier release.
+    pub division: Option<Division>,
+}
+
+/// The division of a group. Each server with one of its replicas makes its replica of the new group when it applies the division.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Division {
+    /// The group that was divided.
+    pub parent: GroupId,
+    /// The index of the division in its log.
+    pub index: LogIndex,
 }
 
 impl ReplicaReport {

@@ -82,6 +82,7 @@ mod tests {
             time: Micros::new(0),
             settled: true,
             heard: BTreeSet::new(),
+            division: None,
         };
         let (group, other) =
             (GroupDescriptor::initial(GroupId::new(7), &ids), GroupDescriptor::initial(GroupId::new(8), &ids[..1]));

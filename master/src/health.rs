@@ -184,6 +184,7 @@ mod tests {
                 time: Micros::ZERO,
                 settled: true,
                 heard: heard.iter().copied().map(ReplicaId::new).collect(),
+                division: None,
             };
             let server = Server::registered(Some(ServerReport { replicas: vec![replica], ..ServerReport::default() }));
             cluster.servers.insert(ServerId::new(*number), server);

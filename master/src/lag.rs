@@ -84,6 +84,7 @@ mod tests {
                 time: Micros::new(second * SECOND),
                 settled: true,
                 heard: [].into(),
+                division: None,
             };
             let server = Server::registered(Some(ServerReport { replicas: vec![replica], ..ServerReport::default() }));
             cluster.servers.insert(*id, server);

@@ -147,6 +147,7 @@ mod tests {
             time: Micros::ZERO,
             settled: true,
             heard: [].into(),
+            division: None,
         };
         let report = ServerReport { replicas: tablets.iter().map(replica).collect(), ..ServerReport::default() };
         let server = Server::registered(Some(report));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ebla_client::Directory;
 use ebla_model::error::{Error, Reason};
-use ebla_model::id::{GroupId, Incarnation, LogId, ReplicaId, SchemaVersion, ServerId, TableId, Term};
+use ebla_model::id::{GroupId, Incarnation, LogId, LogIndex, ReplicaId, SchemaVersion, ServerId, TableId, Term};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::{TabletDescriptor, table_range};
 use ebla_model::schema::TableSchema;
@@ -17,7 +17,7 @@ use tracing::debug;
 
 use crate::active::{ActiveMaster, CachedMetadata};
 use crate::cluster::{
-    ClusterSnapshot, LogPositions, Registration, ReplicaReport, Role, Server, ServerReport, TabletReport,
+    ClusterSnapshot, Division, LogPositions, Registration, ReplicaReport, Role, Server, ServerReport, TabletReport,
 };
 use crate::schema_store;
 
@@ -304,6 +304,8 @@ fn replica_from_proto(report: &control::ReplicaReport) -> Option<ReplicaReport> 
         time: Micros::new(report.time_micros),
         settled: report.settled,
         heard: report.heard.iter().copied().map(ReplicaId::new).collect(),
+        division: (report.parent != 0)
+            .then(|| Division { parent: GroupId::new(report.parent), index: LogIndex::new(report.divide_index) }),
         group,
     })
 }

@@ -233,6 +233,7 @@ mod tests {
             time: Micros::ZERO,
             settled: true,
             heard: [].into(),
+            division: None,
         };
         let server =
             |role| Server::registered(Some(ServerReport { replicas: vec![replica(role)], ..ServerReport::default() }));

@@ -149,6 +149,7 @@ mod tests {
             time: Micros::ZERO,
             settled: true,
             heard: BTreeSet::new(),
+            division: None,
         };
         let server = Server {
             address: format!("host:{number}"),

@@ -23,6 +23,8 @@ pub(crate) fn replica_report(report: &ReplicaReport) -> wire::ReplicaReport {
         time_micros: report.time.get(),
         committed: report.committed.map(convert::log_id_to_proto),
         snapshot: report.snapshot.map(convert::log_id_to_proto),
+        parent: report.origin.parent.get(),
+        divide_index: report.origin.divide_index.get(),
     }
 }
 

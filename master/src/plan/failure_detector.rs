@@ -142,6 +142,7 @@ mod tests {
                 time: Micros::ZERO,
                 settled: role == Role::Leader,
                 heard: heard.iter().copied().map(ReplicaId::new).collect(),
+                division: None,
             };
             let report = Some(ServerReport { replicas: vec![replica], ..Default::default() });
             let (address, release, zone) = (String::new(), String::new(), None);

@@ -85,6 +85,7 @@ mod tests {
                 time: Micros::ZERO,
                 settled: true,
                 heard: [].into(),
+                division: None,
             };
             let known =
                 cluster.servers.entry(server).or_insert_with(|| Server::registered(Some(ServerReport::default())));

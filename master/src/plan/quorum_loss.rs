@@ -3,6 +3,7 @@
 //! ```text
 //!   a voter's server         registered or responding, and runs the replica        it counts
 //!                            ... and the replica is starting, or no report yet      it may return, so it counts
+//!                            ... and will make it when it applies a division        it has the rows, so it counts
 //!                            ... and has it as damaged, or does not have it         lost
 //!                            neither registered nor responding                      lost
 //! ```
@@ -18,7 +19,7 @@ use ebla_model::id::{GroupId, LogId, ReplicaId, ServerId, TabletId};
 use ebla_model::metadata::{GroupDescriptor, Replica, TabletDescriptor};
 use ebla_model::time::Micros;
 
-use crate::cluster::{ClusterSnapshot, ReplicaReport};
+use crate::cluster::{ClusterSnapshot, ReplicaReport, ServerReport};
 
 /// The recovery of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -178,5 +179,18 @@ fn may_return(cluster: &ClusterSnapshot, group: GroupId, replica: Replica) -> bo
     let Some(server) = cluster.servers.get(&replica.server) else { return false };
     let Some(report) = &server.report else { return true };
     let runs = report.replicas.iter().any(|one| one.group.group == group && one.replica == replica.replica);
-    runs || report.idle.contains(&(group, replica.replica))
+    runs || report.idle.contains(&(group, replica.replica)) || awaits_division(cluster, report, group)
+}
+
+/// Whether a server has a replica of the group whose division has created `group`, and it may not have applied the division: its own rows become
+/// a replica of `group` then.
+fn awaits_division(cluster: &ClusterSnapshot, on: &ServerReport, group: GroupId) -> bool {
+    let of_group =
+        |(_server, report): (ServerId, &ReplicaReport)| report.division.filter(|_| report.group.group == group);
+    let Some(division) = cluster.reports().find_map(of_group) else { return false };
+    let parent = on.replicas.iter().find(|one| one.group.group == division.parent);
+    match parent {
+        Some(parent) => parent.applied.index < division.index,
+        None => on.idle.iter().any(|(idle, _replica)| *idle == division.parent),
+    }
 }

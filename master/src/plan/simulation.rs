@@ -431,6 +431,7 @@ fn replica_report(
         time: Micros::ZERO,
         settled: true,
         heard: BTreeSet::new(),
+        division: None,
     }
 }
 

@@ -13,7 +13,7 @@
 //! operation 4 table=5 drop-range a..b | drop-table
 //! row table=5 tablet=7 range=-..m gen=1 group=7 on=1,2,3         in METADATA
 //! root gen=1 on=1,2,3                                            Chubby's file
-//! report 1 group=7 on=1,2,3 [replica=1] [leads term=2] [settled] [heard=2,3] [applied=9] [last=12] [time=5] tablets=5/7:-..m,5/8:m..-:g2:v3
+//! report 1 group=7 on=1,2,3 [replica=1] [leads term=2] [settled] [heard=2,3] [applied=9] [last=12] [time=5] [division=6@20] tablets=5/7:-..m,5/8:m..-:g2:v3
 //! damaged 3 group=7 replica=3                                    a damaged replica on server 3
 //! merge-rules bytes=64M after=3600                               tablets below this together are merged after this time; unless given: none
 //! now 60                                                         seconds; the grace is 30
@@ -75,8 +75,8 @@ use super::relocate::{Relocated, Relocation, relocate};
 use super::zones::Zones;
 use super::*;
 use crate::cluster::{
-    DeletedTable, GroupPlan, GroupProgress, Operation, Registration, ReplicaReport, Server, ServerReport, TablePlan,
-    TabletReport,
+    DeletedTable, Division, GroupPlan, GroupProgress, Operation, Registration, ReplicaReport, Server, ServerReport,
+    TablePlan, TabletReport,
 };
 
 /// The words of a line after the first, as `key=value` or alone.
@@ -156,6 +156,10 @@ impl<'a> Words<'a> {
             time: Micros::new(self.number("time").map_or(0, |seconds| i64::try_from(seconds * 1_000_000).unwrap())),
             settled: self.has("settled"),
             heard: self.numbers("heard").map(ReplicaId::new).collect(),
+            division: self.value("division").map(|text| {
+                let (parent, index) = text.split_once('@').unwrap();
+                Division { parent: GroupId::new(parent.parse().unwrap()), index: LogIndex::new(index.parse().unwrap()) }
+            }),
             group,
         }
     }

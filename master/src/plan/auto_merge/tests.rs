@@ -86,6 +86,7 @@ impl Simulation {
                 time: Micros::ZERO,
                 settled: true,
                 heard: BTreeSet::new(),
+                division: None,
             });
             replica.tablets.push(report);
         }

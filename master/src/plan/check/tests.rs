@@ -128,6 +128,7 @@ fn a_new_group_whose_replicas_all_run_is_complete() {
         time: Micros::ZERO,
         settled: false,
         heard: BTreeSet::new(),
+        division: None,
         group,
     };
     let server_entry = Server::registered(Some(ServerReport { replicas: vec![replica], ..ServerReport::default() }));

@@ -40,6 +40,7 @@ fn server(tablets: &[TabletDescriptor]) -> Server {
         time: Micros::ZERO,
         settled: true,
         heard: BTreeSet::new(),
+        division: None,
         group,
     };
     Server::registered(Some(ServerReport { replicas: vec![replica], ..ServerReport::default() }))

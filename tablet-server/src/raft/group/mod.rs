@@ -50,6 +50,7 @@ use super::storage::snapshot::Checkpoints;
 use super::storage::sync_tracker::SyncTracker;
 use super::transport::follower_recovery::FollowerRecovery;
 use super::transport::links::Links;
+use super::transport::message::GroupOrigin;
 use super::transport::peer::PeerFactory;
 use super::types::{TypeConfig, log_id, replica};
 
@@ -223,6 +224,11 @@ impl Group {
     /// Removes a hint that names this replica, which may still believe in a leadership that has ended: such a hint is useless.
     fn not_self(&self, hint: Option<Replica>) -> Option<Replica> {
         hint.filter(|replica| replica.replica != self.replica())
+    }
+
+    /// What created the group.
+    pub const fn origin(&self) -> GroupOrigin {
+        self.config.origin
     }
 
     /// Log compaction: purges the log up to `upto`, as far as the state machine has it on disk and no follower is being sent it.

@@ -13,6 +13,7 @@ use ebla_model::quota::{FamilyUsage, TableUsage};
 use ebla_model::tablet_load::TabletLoad;
 use ebla_model::time::Micros;
 
+use crate::raft::GroupOrigin;
 use crate::tablet::core::applied_state::TabletMetadata;
 use crate::tablet::failure::Failure;
 use crate::tablet::{Tablet, TabletGroup};
@@ -54,6 +55,8 @@ pub struct ReplicaReport {
     pub settled: bool,
     /// At the leader: the other replicas that have responded recently.
     pub heard: Vec<ReplicaId>,
+    /// What created the group.
+    pub origin: GroupOrigin,
 }
 
 /// A tablet in a report.
@@ -133,6 +136,7 @@ impl TabletGroup {
             committed: status.committed,
             snapshot: status.snapshot,
             time: applied_state.time,
+            origin: self.raft.origin(),
         }
     }
 }
