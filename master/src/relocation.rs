@@ -16,6 +16,7 @@ use tracing::warn;
 
 use crate::active::ActiveMaster;
 use crate::cluster::ClusterSnapshot;
+use crate::plan::capacity::check_room_for_move;
 use crate::plan::relocate::{Relocated, Relocation, relocate};
 use crate::routing::{group_round, is_final};
 use crate::{observation, schema_store};
@@ -28,8 +29,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Moves a tablet to a group. Returns it as it is there, and the group that it has left. `cause`: for the events of the tablet.
 ///
 /// # Errors
-/// `NotFound`, `FailedPrecondition` when it cannot be moved, or is in the group already; `Deadline` when it has not arrived in time:
-/// a move that has begun continues. Safe to repeat.
+/// `NotFound`, `FailedPrecondition` when it cannot be moved, or is in the group already; `ResourceExhausted` when a server of the group has no
+/// room for it; `Deadline` when it has not arrived in time: a move that has begun continues. Safe to repeat.
 pub(crate) async fn move_tablet(
     master: &ActiveMaster,
     tablet: TabletId,
@@ -47,7 +48,13 @@ pub(crate) async fn move_tablet(
                 return Ok((there, source));
             }
             (Relocated::Already(_there), None) => return Err(already_there(tablet, group)),
-            (Relocated::Needed(needed), _) => needed,
+            (Relocated::Needed(needed), source) => {
+                // A move that may have begun needs no further room.
+                if source.is_none() {
+                    check_room_for_move(&snapshot, tablet, &needed.target)?;
+                }
+                needed
+            }
         };
         source = Some(needed.tablet.group);
         let leader = snapshot.leader_reports().get(&needed.tablet.group).map(|(server, _report)| *server);
@@ -86,11 +93,14 @@ pub(crate) async fn preview(
     let snapshot = observe(master).await?;
     match relocate(&snapshot, tablet, group)? {
         Relocated::Already(_there) => Err(already_there(tablet, group)),
-        Relocated::Needed(Relocation { tablet, target }) => Ok(operate::PreviewMoveReply {
-            size_bytes: snapshot.tablet_size(tablet.tablet),
-            tablet: Some(convert::descriptor_to_proto(&tablet)),
-            target: Some(convert::group_to_proto(&target)),
-        }),
+        Relocated::Needed(Relocation { tablet, target }) => {
+            check_room_for_move(&snapshot, tablet.tablet, &target)?;
+            Ok(operate::PreviewMoveReply {
+                size_bytes: snapshot.tablet_size(tablet.tablet),
+                tablet: Some(convert::descriptor_to_proto(&tablet)),
+                target: Some(convert::group_to_proto(&target)),
+            })
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use ebla_model::capacity::{Demand, ResourceShortage, Resources};
 use ebla_model::cluster_event::{ClusterEventKind, NewClusterEvent};
 use ebla_model::error::Error;
-use ebla_model::id::{GroupId, ServerId};
+use ebla_model::id::{GroupId, ServerId, TabletId};
 use ebla_model::metadata::{GroupDescriptor, TabletDescriptor};
 
 use crate::cluster::{ClusterSnapshot, ReplicaReport};
@@ -49,6 +49,16 @@ pub fn check_room_for_split(cluster: &ClusterSnapshot, tablet: &TabletDescriptor
 pub fn check_room_for_division(cluster: &ClusterSnapshot, group: &GroupDescriptor) -> Result<(), Error> {
     let GroupDescriptor { group: id, .. } = group;
     refuse(group_shortage(cluster, group, Demand::group(0, 0)), &format!("a division of group {id}"))
+}
+
+/// Checks that a tablet can be moved to another group: each of that group's servers gets a copy of its rows.
+///
+/// # Errors
+/// As [`check_room_for_split`].
+pub fn check_room_for_move(cluster: &ClusterSnapshot, tablet: TabletId, target: &GroupDescriptor) -> Result<(), Error> {
+    let demand = Demand { data_bytes: cluster.tablet_size(tablet).unwrap_or_default(), ..Demand::tablets(1) };
+    let GroupDescriptor { group: id, .. } = target;
+    refuse(group_shortage(cluster, target, demand), &format!("a move of tablet {tablet} to group {id}"))
 }
 
 fn refuse(short: Option<(ServerId, ResourceShortage)>, what: &str) -> Result<(), Error> {

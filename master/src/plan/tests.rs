@@ -508,6 +508,7 @@ fn requested_move(cluster: &ClusterSnapshot, tablet: TabletId, group: GroupId) -
     Ok(match relocate(cluster, tablet, group)? {
         Relocated::Already(there) => format!("{} is in group {}", there.tablet, there.group),
         Relocated::Needed(Relocation { tablet, target }) => {
+            capacity::check_room_for_move(cluster, tablet.tablet, &target)?;
             format!("moves {} from group {} to group {}", tablet.tablet, tablet.group, target.group)
         }
     })
