@@ -59,6 +59,8 @@ pub enum Failpoint {
     CollectMixesColumns,
     /// Rows are dropped in a tablet while it is copied to another group.
     DropIgnoresMove,
+    /// A drop of rows does not wait for writes that were evaluated before.
+    DropUnlatched,
     /// A tablet accepts writes while it is copied to another group.
     MoveKeepsWriting,
     /// The target of a move does not take over the idempotency tokens of the source.
@@ -129,7 +131,7 @@ static ENABLED: AtomicU8 = AtomicU8::new(NONE);
 
 impl Failpoint {
     /// All failpoints.
-    pub const ALL: [Self; 52] = [
+    pub const ALL: [Self; 53] = [
         Self::VoteAfterRestart,
         Self::AckBeforeSync,
         Self::VoteNotSaved,
@@ -154,6 +156,7 @@ impl Failpoint {
         Self::TokenForgotten,
         Self::CollectMixesColumns,
         Self::DropIgnoresMove,
+        Self::DropUnlatched,
         Self::MoveKeepsWriting,
         Self::MoveForgetsTokens,
         Self::MoveForgetsTime,

@@ -9,7 +9,7 @@ use crate::process::{Ran, run_concurrently, start};
 
 /// The faults with the plans that find them. `LeaseFromResponse`, `SchemaNotSaved`, `DivideForgetsSessions` and `ChubbyNotCompared` are missing: it
 /// may take dozens of seeds to find them.
-const CATALOGUE: [(Failpoint, &str); 48] = [
+const CATALOGUE: [(Failpoint, &str); 49] = [
     (Failpoint::VoteAfterRestart, "votes"),
     (Failpoint::AckBeforeSync, "outage"),
     (Failpoint::VoteNotSaved, "votes"),
@@ -35,6 +35,7 @@ const CATALOGUE: [(Failpoint, &str); 48] = [
     (Failpoint::MoveForgetsTokens, "transit"),
     (Failpoint::MoveForgetsDifference, "transit"),
     (Failpoint::DropIgnoresMove, "transit"),
+    (Failpoint::DropUnlatched, "transit"),
     (Failpoint::TokenForgotten, "sums"),
     (Failpoint::AdditionUnlatched, "sums"),
     (Failpoint::CollectMixesColumns, "bulk"),

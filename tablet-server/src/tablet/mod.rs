@@ -205,7 +205,8 @@ impl Tablet {
     ) -> Result<TabletDescriptor, Failure> {
         let deadline = Deadline::after(&self.runtime.clock, timeout);
         let table = self.table_latch_key();
-        let latch = tokio::time::timeout(timeout, self.latches.acquire(&table, LatchMode::Exclusive));
+        let mode = if Failpoint::DropUnlatched.is_enabled() { LatchMode::Shared } else { LatchMode::Exclusive };
+        let latch = tokio::time::timeout(timeout, self.latches.acquire(&table, mode));
         let latch = latch.await.map_err(|_elapsed| Failure::deadline())?;
         let command = command::drop_range(operation, self.table, range);
         self.propose_holding(command, deadline.remaining(&self.runtime.clock), latch).await?;

@@ -293,12 +293,12 @@ async fn a_dropped_tablet_refuses_writes() {
 async fn a_drop_of_rows_waits_for_writes_that_were_evaluated() {
     const ROUNDS: u64 = 3;
     let fixture = Fixture::start(1 << 20).await;
-    let leader = fixture.leader(TABLET).await;
-    let cluster = fixture.server(leader).cluster();
+    let cluster = fixture.server(0).cluster();
     let counter = RowKey::new("counter");
-    let tablet = fixture.server(leader).tablet_manager().tablet(TABLET).unwrap();
     for round in 1..=ROUNDS {
         while increment(cluster, &counter).await < 5 {}
+        let leader = fixture.leader(TABLET).await;
+        let tablet = fixture.server(leader).tablet_manager().tablet(TABLET).unwrap();
         // So slow that the next writes wait for the first one in the queue.
         fixture.sync_delays.iter().for_each(|delay| delay.set(Duration::from_millis(100)));
         let first = write(cluster, 0, 1, 100);
