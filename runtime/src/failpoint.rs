@@ -59,7 +59,7 @@ pub enum Failpoint {
     CollectMixesColumns,
     /// Rows are dropped in a tablet while it is copied to another group.
     DropIgnoresMove,
-    /// A drop of rows does not wait for writes that were evaluated before.
+    /// A drop of rows or a change of a table's schema does not wait for writes that were evaluated before.
     DropUnlatched,
     /// A tablet accepts writes while it is copied to another group.
     MoveKeepsWriting,

@@ -48,6 +48,7 @@ use std::time::Duration;
 
 use ebla_client::Deadline;
 use ebla_model::Reason;
+use ebla_model::command::CommandKind;
 use ebla_model::id::{Generation, OperationId, TableId, TabletId};
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::metadata::TabletDescriptor;
@@ -172,7 +173,7 @@ impl Tablet {
     }
 
     /// Sets the schema of the tablet's table in its group, unless the group has a later one already; returns the tablet's
-    /// descriptor.
+    /// descriptor. No write is evaluated by the earlier schema and applied after this one.
     ///
     /// # Errors
     /// `NotLeader`, `TabletDropped`, `WrongTablet`, `Busy` while the tablet moves, `OutcomeUnknown`, `Deadline`. Safe to repeat.
@@ -180,7 +181,7 @@ impl Tablet {
         self.leader_term()?;
         // Another tablet of the group may have received it.
         if self.served()?.schema().version < schema.version {
-            self.propose_command(command::set_schema(schema), timeout).await?;
+            self.propose_alone(command::set_schema(schema), timeout).await?;
         }
         // If the tablet departs meanwhile, the other group may not have received the schema.
         Ok(self.served()?.descriptor.clone())
@@ -203,14 +204,18 @@ impl Tablet {
         range: KeyRange,
         timeout: Duration,
     ) -> Result<TabletDescriptor, Failure> {
+        self.propose_alone(command::drop_range(operation, self.table, range), timeout).await?;
+        self.descriptor()
+    }
+
+    /// Proposes a command that changes what the table's rows are. No write to the table is evaluated before it and applied after it.
+    async fn propose_alone(&self, command: CommandKind, timeout: Duration) -> Result<(), Failure> {
         let deadline = Deadline::after(&self.runtime.clock, timeout);
-        let table = self.table_latch_key();
         let mode = if Failpoint::DropUnlatched.is_enabled() { LatchMode::Shared } else { LatchMode::Exclusive };
+        let table = self.table_latch_key();
         let latch = tokio::time::timeout(timeout, self.latches.acquire(&table, mode));
         let latch = latch.await.map_err(|_elapsed| Failure::deadline())?;
-        let command = command::drop_range(operation, self.table, range);
-        self.propose_holding(command, deadline.remaining(&self.runtime.clock), latch).await?;
-        self.descriptor()
+        self.propose_holding(command, deadline.remaining(&self.runtime.clock), latch).await.map(drop)
     }
 
     /// Passes a result on; an error of damaged data becomes what the caller must know.

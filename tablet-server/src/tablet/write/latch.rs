@@ -2,7 +2,7 @@
 //!
 //! CheckAndMutate and ReadModifyWrite read a row, evaluate, and propose the result; between the read and the apply, no
 //! other write of that row may happen. They hold the row's latch *exclusively*; blind writes, which read nothing, *share* it.
-//! They also *share* the latch of their table, under the key of no row; a drop of a range of rows holds that one *exclusively*.
+//! Writes of the first kind also *share* the latch of their table, under the key of no row; a drop of rows and a change of the schema hold that one *exclusively*.
 //! A guard is an owned value: it travels with the queued write and is dropped when that write is applied or surely
 //! will not be, also when the RPC was cancelled meanwhile.
 //!

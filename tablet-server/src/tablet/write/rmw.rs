@@ -2,7 +2,8 @@
 //!
 //! Such a write holds its row's latch exclusively from the evaluation to the apply. All earlier writes of the row are applied
 //! by then, so the leader evaluates it against its own store; the accepted proposal, bound to the term, proves that it still
-//! leads. It shares the latch of its table, which a drop of rows holds exclusively: no row is dropped in between. So no filter runs in apply. The result is stored with the session, and with the caller's idempotency token if there
+//! leads. It shares the latch of its table, which a drop of rows and a change of the schema hold
+//! exclusively: neither comes in between. So no filter runs in apply. The result is stored with the session, and with the caller's idempotency token if there
 //! is one: a write that is sent again finds it there. A write with a token takes this path whatever it does.
 //!
 //! Whether it was applied before is part of the group's state, which an apply holds for a moment, and a checkpoint or a snapshot
