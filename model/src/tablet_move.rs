@@ -40,12 +40,13 @@
 //! **Positions.** The tablet does not change while it departs. So any leader of the source can continue where the last chunk ended:
 //! a chunk is applied only if it begins at the target's position.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::error::Error;
-use crate::id::{CopyId, Generation, GroupId, LogIndex, OperationId, SessionId, TableId, TabletId};
+use crate::id::{CopyId, FamilyId, Generation, GroupId, LogIndex, OperationId, SessionId, TableId, TabletId};
 use crate::key::KeyRange;
 use crate::metadata::{GroupDescriptor, TabletDescriptor};
 use crate::schema::TableSchema;
@@ -130,6 +131,8 @@ pub struct ImportStart {
     pub drops_known_from: OperationId,
     /// The attempt, if the source still serves the tablet.
     pub copy: Option<CopyId>,
+    /// The source's age floors of the families: cells below them are dead there. `None`: the source has an earlier release.
+    pub floors: Option<BTreeMap<FamilyId, Micros>>,
 }
 
 impl ImportStart {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use ebla_model::{
     Error, Generation, GroupId, LogIndex, Micros, OperationId, SessionId, TableId, TabletId,
-    id::CopyId,
+    id::{CopyId, FamilyId},
     session::SessionWindow,
     tablet_move::{
         Arrival, ArrivalProgress, Departure, DeparturePhase, DroppedRows, ImportChunk, ImportPosition, ImportStart,
@@ -87,6 +87,9 @@ fn start_to_proto(start: &ImportStart) -> wire::ImportBegin {
         drops: start.drops.iter().map(drop).collect(),
         drops_known_from: start.drops_known_from.get(),
         copy: start.copy.map(CopyId::get),
+        floors: start.floors.as_ref().map(|floors| wire::Floors {
+            micros: floors.iter().map(|(family, floor)| (family.get(), floor.get())).collect(),
+        }),
     }
 }
 
@@ -105,6 +108,9 @@ fn start_from_proto(start: wire::ImportBegin) -> Result<ImportStart, Error> {
         drops: start.drops.into_iter().map(drop).collect::<Result<_, Error>>()?,
         drops_known_from: OperationId::new(start.drops_known_from),
         copy: start.copy.map(CopyId::new),
+        floors: start.floors.map(|floors| {
+            floors.micros.into_iter().map(|(family, floor)| (FamilyId::new(family), Micros::new(floor))).collect()
+        }),
     })
 }
 
@@ -300,6 +306,7 @@ mod tests {
             drops: vec![(OperationId::new(5), KeyRange::all())],
             drops_known_from: OperationId::new(2),
             copy: None,
+            floors: Some(BTreeMap::from([(FamilyId::new(3), Micros::new(7))])),
         };
         let chunk = ImportChunk {
             from: ImportPosition::Start,

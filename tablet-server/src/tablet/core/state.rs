@@ -24,7 +24,7 @@ use ebla_model::id::{FamilyId, GroupId, LogId, LogIndex, OperationId, SessionId,
 use ebla_model::idempotency::{TokenRecord, TokenTable};
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::{self, GroupDescriptor, Membership, TabletDescriptor};
-use ebla_model::schema::{Family, TableSchema};
+use ebla_model::schema::TableSchema;
 use ebla_model::session::SessionWindow;
 use ebla_model::stored_row::stored_range;
 use ebla_model::tablet_move::{Arrival, Departure, DroppedRows, ImportedToken};
@@ -41,6 +41,18 @@ const OPERATIONS_MAX: usize = 1024;
 /// Maximum number of stored ids of dropped tables; the lowest are forgotten first. A request for a tablet of a forgotten
 /// one fails with the error that the group does not have the tablet.
 const DROPPED_MAX: usize = 1024;
+
+/// Raises floors to the ages that the rules of a schema expire at a GC time. Returns whether one has changed.
+pub fn raise(floors: &mut BTreeMap<FamilyId, Micros>, schema: &TableSchema, gc_time: Micros) -> bool {
+    let mut is_raised = false;
+    for family in &schema.families {
+        let Some(floor) = age_floor(family.gc.as_ref(), gc_time) else { continue };
+        let known = floors.entry(family.id).or_insert(Micros::ZERO);
+        is_raised |= floor > *known;
+        *known = floor.max(*known);
+    }
+    is_raised
+}
 
 /// Age floors are raised in steps of the GC time, because each raise expires the views in use.
 const FLOOR_STEP: Duration = Duration::from_secs(60);
@@ -485,16 +497,18 @@ impl GroupState {
         self.floors_raised_at = self.gc_time;
         let gc_time = self.gc_time;
         for (id, table) in &mut self.tables {
-            let floor = |family: &Family| Some((family.id, age_floor(family.gc.as_ref(), gc_time)?));
-            let floors: Vec<_> = table.schema.families.iter().filter_map(floor).collect();
-            for (family, floor) in floors {
-                let known = table.floors.entry(family).or_insert(Micros::ZERO);
-                if floor > *known {
-                    *known = floor;
-                    self.dirty.floors.insert(*id);
-                }
+            if raise(&mut table.floors, &table.schema, gc_time) {
+                self.dirty.floors.insert(*id);
             }
         }
+    }
+
+    /// The floors of a table's families, raised to the present GC time; none of a table that the group does not know.
+    pub fn raised_floors(&self, table: TableId) -> BTreeMap<FamilyId, Micros> {
+        let Some(known) = self.tables.get(&table) else { return BTreeMap::new() };
+        let mut floors = known.floors.clone();
+        raise(&mut floors, &known.schema, self.gc_time);
+        floors
     }
 
     fn tablet_edit(&self, id: TabletId) -> MetaEdit {

@@ -68,6 +68,7 @@ pub(super) fn start(state: &GroupState, exported: &Exported) -> Option<ImportSta
         drops: state.drops_of(table, range).map(|(id, range)| (id, range.clone())).collect(),
         drops_known_from: state.operations_known_from(),
         copy: exported.copy,
+        floors: Some(state.raised_floors(table)),
     })
 }
 

@@ -6,16 +6,19 @@ use std::time::Duration;
 
 use ebla_model::Reason;
 use ebla_model::command::{CommandKind, Reply};
+use ebla_model::gc::age_floor;
 use ebla_model::group_time::{AGES_DIFFER, ages_differ};
 use ebla_model::id::{CopyId, GroupId, LogIndex, Term};
 use ebla_model::tablet_event::{NewTabletEvent, TabletEventCause, TabletEventKind};
-use ebla_model::tablet_move::{ImportChunk, ImportStatus, MoveId, MoveStep};
+use ebla_model::tablet_move::{ImportChunk, ImportStart, ImportStatus, MoveId, MoveStep};
 use ebla_model::time::Micros;
 
 use tracing::{info, warn};
 
 use crate::tablet::TabletGroup;
+use crate::tablet::core::state::{GroupState, raise};
 use crate::tablet::failure::Failure;
+use crate::tablet::read::scan::pool_failure;
 
 /// A copy that was begun ahead of its move is dropped after this time without a step: its source has probably lost its leader. Longer than
 /// a leader that waits for an answer repeats a step.
@@ -104,6 +107,9 @@ impl TabletGroup {
         if self.refuses_ages(&step, wall, timeout).await? {
             return Ok(ImportStatus::Refused(AGES_DIFFER.to_owned()));
         }
+        if self.hides_cells(&step).await? {
+            return Ok(ImportStatus::Refused(FLOORS_DIFFER.to_owned()));
+        }
         match self.propose_command(CommandKind::Move(id, step), timeout).await? {
             Reply::Import(status) => {
                 if status == ImportStatus::Served {
@@ -142,11 +148,114 @@ impl TabletGroup {
     }
 }
 
+impl TabletGroup {
+    /// Whether a step must be refused because the group would hide cells that are alive in the source; see [`hides_cells`].
+    async fn hides_cells(&self, step: &MoveStep) -> Result<bool, Failure> {
+        let MoveStep::Begin(start) = step else { return Ok(false) };
+        let (state_machine, start) = (Arc::clone(&self.state_machine), start.clone());
+        let compare = move || state_machine.with_state(|state| hides_cells(state, &start));
+        self.maintenance.run(compare).await.map_err(pool_failure)
+    }
+}
+
+/// A move is refused when it would hide cells that are alive in the source.
+const FLOORS_DIFFER: &str = "the other group has had a shorter maximum age for the table, and would hide cells of the tablet; move it to another group";
+/// By how much the floors of two groups may differ: a change of a rule reaches them one after the other.
+const FLOORS_DIFFER_MAX: Duration = Duration::from_secs(60);
+
+/// Whether a group's floors for a table would hide cells of a tablet that are alive in the source. A rule with a shorter maximum age may have been
+/// in force in this group for longer than in the source, or may be in force here still, if the group has no tablet of the table: it got no later
+/// schema then.
+fn hides_cells(state: &GroupState, start: &ImportStart) -> bool {
+    let (Some(there), Some(known)) = (&start.floors, state.tables.get(&start.schema.table)) else { return false };
+    let (mut here, gc_time) = match state.has_cells() {
+        true => (known.floors.clone(), state.gc_time),
+        // It takes the GC time of the source over, and forgets its floors.
+        false => (BTreeMap::new(), start.gc_time),
+    };
+    raise(&mut here, &known.schema, gc_time);
+    here.into_iter().any(|(family, floor)| {
+        let Some(family) = start.schema.family_by_id(family) else { return false };
+        let by_rule = age_floor(family.gc.as_ref(), gc_time).unwrap_or_default();
+        let there = there.get(&family.id).copied().unwrap_or_default().max(by_rule);
+        floor.since(there) > FLOORS_DIFFER_MAX
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use ebla_model::id::{Generation, TabletId};
+    use ebla_model::cell::FamilyName;
+    use ebla_model::gc::GcRule;
+    use ebla_model::id::{Generation, SchemaVersion, ServerId, TableId, TabletId};
+    use ebla_model::key::KeyRange;
+    use ebla_model::metadata::GroupDescriptor;
+    use ebla_model::schema::{NewFamily, TableName, TableSchema};
+    use ebla_model::tablet_move::{Departure, DeparturePhase};
 
+    use super::super::export::{self, Exported};
     use super::*;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn schema(version: u64, days: u32) -> TableSchema {
+        let family = NewFamily::plain(FamilyName::new("f").unwrap(), Some(GcRule::MaxAge(DAY * days)));
+        let name = TableName::from_parts("p", "inst", "t").unwrap();
+        let mut schema = TableSchema::with_families(TableId::new(5), name, [family]).unwrap();
+        schema.version = SchemaVersion::new(version);
+        schema
+    }
+
+    fn group(id: u64) -> GroupState {
+        GroupState::fresh(GroupDescriptor::initial(GroupId::new(id), &[1, 2, 3].map(ServerId::new)))
+    }
+
+    /// The beginning of a move whose source has applied these schemas, each at its day.
+    fn begin(schemas: &[(u64, TableSchema)], day: u64) -> ImportStart {
+        let mut source = group(10);
+        for (day, schema) in schemas {
+            advance(&mut source, *day);
+            source.set_schema(schema.clone());
+        }
+        advance(&mut source, day);
+        let tablet = Departure {
+            tablet: source.descriptor.new_tablet(TableId::new(5), TabletId::new(7), KeyRange::all()),
+            target: source.descriptor.clone(),
+            ticket: LogIndex::new(1),
+            copy: None,
+            phase: DeparturePhase::Copying,
+        };
+        export::start(&source, &Exported::of(&tablet)).unwrap()
+    }
+
+    fn advance(state: &mut GroupState, day: u64) {
+        let at = Micros::ZERO.plus(DAY * u32::try_from(1_000 + day).unwrap());
+        let passed = (state.time > Micros::ZERO).then(|| at.since(state.time));
+        state.advance_time(at, passed);
+    }
+
+    /// A rule is loosened from one day to thirty on day 1, and a tablet moves on day 21.
+    #[test]
+    fn a_group_without_the_longer_age_takes_no_tablet() {
+        let start = begin(&[(0, schema(1, 1)), (1, schema(2, 30))], 21);
+        let mut stale = group(11);
+        advance(&mut stale, 0);
+        stale.set_schema(schema(1, 1));
+        advance(&mut stale, 21);
+        assert!(hides_cells(&stale, &start), "an empty group raises its floors by the rule that it knows");
+        stale.add_tablet(schema(1, 1), TabletId::new(8), KeyRange::prefix(b"z"));
+        assert!(hides_cells(&stale, &start));
+        assert!(!hides_cells(&group(12), &start), "a group that does not know the table");
+        let earlier_release = ImportStart { floors: None, ..start.clone() };
+        assert!(!hides_cells(&stale, &earlier_release));
+
+        let mut current = group(13);
+        advance(&mut current, 0);
+        current.add_tablet(schema(1, 1), TabletId::new(8), KeyRange::prefix(b"z"));
+        advance(&mut current, 1);
+        current.set_schema(schema(2, 30));
+        advance(&mut current, 21);
+        assert!(!hides_cells(&current, &start), "the source has the same floor");
+    }
 
     #[test]
     fn a_copy_is_dropped_when_the_leader_has_seen_no_step_of_it_for_long() {

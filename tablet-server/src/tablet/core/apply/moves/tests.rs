@@ -278,6 +278,7 @@ impl World {
                     drops: Vec::new(),
                     drops_known_from: OperationId::new(0),
                     copy: None,
+                    floors: None,
                 };
                 MoveStep::Begin(Box::new(start))
             }
@@ -483,6 +484,7 @@ fn a_tablet_moves_only_between_groups_that_have_dropped_the_same_rows() {
             drops: state.drops_of(TABLE, &KeyRange::prefix(b"a")).map(|(id, range)| (id, range.clone())).collect(),
             drops_known_from: state.operations_known_from(),
             copy: None,
+            floors: None,
         };
         MoveStep::Begin(Box::new(start))
     };

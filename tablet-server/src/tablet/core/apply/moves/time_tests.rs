@@ -78,6 +78,7 @@ fn begin(source: &GroupState, target: &mut GroupState, now: Micros) -> ImportSta
         drops: Vec::new(),
         drops_known_from: OperationId::new(0),
         copy: None,
+        floors: Some(source.raised_floors(TABLE)),
     };
     let id = MoveId { tablet: TABLET, generation: Generation::new(1) };
     match Applier::new(target, &NoCells).move_step(id, MoveStep::Begin(Box::new(start))) {
