@@ -70,6 +70,30 @@ async fn plant(fixture: &Fixture, row: RowKey, sequence: u64) {
     tablet.write(tablet.descriptor().unwrap().generation, vec![write], TIMEOUT).await.unwrap()[0].as_ref().unwrap();
 }
 
+/// Its response was lost, and the family was removed before it was sent again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_write_that_was_applied_is_acknowledged_after_its_family_is_gone() {
+    let fixture = Fixture::start(1 << 20).await;
+    plant(&fixture, key(1), 1).await;
+    let leader = fixture.leader(TABLET).await;
+    let tablet = fixture.server(leader).tablet_manager().tablet(TABLET).unwrap();
+    let mut without = schema();
+    without.version = without.version.next();
+    without.families.retain(|family| family.name.as_str() != "cf");
+    tablet.set_schema(without, TIMEOUT).await.unwrap();
+    plant(&fixture, key(1), 1).await;
+    let id = WriteId {
+        session: SessionId::new(u128::MAX),
+        sequence: Sequence::new(2),
+        lowest_outstanding: Sequence::new(1),
+    };
+    let mutations = vec![convert::mutation_from_bytes(&set("q", "x")).unwrap()];
+    let write = RowMutations { id, row: key(1), mutations, token: None };
+    let refused = tablet.write(tablet.descriptor().unwrap().generation, vec![write], TIMEOUT).await.unwrap();
+    assert_eq!(refused[0].as_ref().unwrap_err().error.reason, Reason::NotFoundFamily);
+    fixture.stop().await;
+}
+
 /// The errors of a cluster handle, which validates no keys, for writes of these rows: all at once, then each by each call.
 async fn write_unvalidated(fixture: &Fixture, rows: &[RowKey]) -> Vec<Option<Reason>> {
     let cluster = fixture.server(0).cluster();

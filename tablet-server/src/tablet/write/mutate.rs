@@ -39,7 +39,9 @@ use crate::tablet::failure::Failure;
 use crate::tablet::write::admission::{GROUP_BYTES, Permit, RETRY_AFTER};
 use crate::tablet::write::latch::{LatchGuard, LatchMode};
 use crate::tablet::write::queue::{QueuedReply, WriteCaller, WriteGuards, WriteTerms};
-use crate::tablet::write::rmw::{ConditionalWrite, ResolvedWrite, Submission, call_token, evaluate_mutations};
+use crate::tablet::write::rmw::{
+    ConditionalWrite, ResolvedWrite, Submission, already_acknowledged, call_token, evaluate_mutations,
+};
 use crate::tablet::{RowMutations, Tablet, TabletGroup, WriteId};
 
 /// Maximum bytes of sketches that one call writes: a permit covers no more.
@@ -135,7 +137,7 @@ impl Tablet {
         if is_blind {
             let latch = self.latch(&stored_row, mode, deadline).await?;
             let guards = WriteGuards::blind(latch, Arc::clone(&call.permit));
-            return self.submit_blind(call.terms, row, guards).map(Submission::queued);
+            return self.submit_blind(call.terms, row, guards);
         }
         let table = self.latch(&self.table_latch_key(), LatchMode::Shared, deadline.as_mut()).await?;
         let latch = self.latch(&stored_row, mode, deadline.as_mut()).await?;
@@ -217,12 +219,7 @@ impl Tablet {
         }
     }
 
-    fn submit_blind(
-        &self,
-        terms: WriteTerms,
-        row: RowMutations,
-        guards: WriteGuards,
-    ) -> Result<oneshot::Receiver<QueuedReply>, Failure> {
+    fn submit_blind(&self, terms: WriteTerms, row: RowMutations, guards: WriteGuards) -> Result<Submission, Failure> {
         let applied_state = self.state_machine.applied_state();
         let metadata = self.served_in(&applied_state)?;
         check_row_in_range(&metadata, &row.row)?;
@@ -231,9 +228,21 @@ impl Tablet {
         let mut pending = self.queue.pending.lock();
         let now = pending.assign_timestamp(wall, applied_state.time);
         let schema = metadata.schema();
-        let changes = mutation::resolve(schema, &row.mutations, now)?.merge(schema, &Row::empty(row.row.clone()))?;
+        let resolved = mutation::resolve(schema, &row.mutations, now);
+        let changes = match resolved.and_then(|changes| changes.merge(schema, &Row::empty(row.row.clone()))) {
+            Ok(changes) => changes,
+            Err(error) => {
+                drop(pending);
+                // It may have been applied before its families were changed, and is sent again because its response was lost.
+                return match self.state_machine.check_duplicate(&row.id) {
+                    SequenceCheck::New => Err(error.into()),
+                    SequenceCheck::Duplicate(result) => Ok(Submission::AlreadyApplied(result)),
+                    SequenceCheck::Acknowledged => Err(already_acknowledged().into()),
+                };
+            }
+        };
         let write = self.row_command(row.id, row.row, ResolvedWrite { changes, result: None }, None);
-        Ok(self.enqueue(pending, terms, write, (guards, caller)))
+        Ok(Submission::queued(self.enqueue(pending, terms, write, (guards, caller))))
     }
 
     async fn submit_conditional_mutations(

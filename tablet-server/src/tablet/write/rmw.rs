@@ -415,6 +415,6 @@ fn rule_bytes(rule: &Rule) -> usize {
     rule.qualifier.len() + operand + 64
 }
 
-fn already_acknowledged() -> Error {
+pub(super) fn already_acknowledged() -> Error {
     Error::new(Reason::SessionForgotten, "duplicate check impossible: sequence already acknowledged by client")
 }
