@@ -333,13 +333,13 @@ async fn lease_reads_are_suspended_until_the_fate_of_a_handover_is_known() {
     let others: Vec<_> = cluster.servers.iter().copied().filter(|server| *server != leader).collect();
     others.iter().for_each(|other| cluster.block_disk(*other));
     let command = Bytes::from_static(b"handover");
-    let propose = node.group.propose_without_lease_reads(command.clone(), term);
+    let propose = node.group.propose_holding(command.clone(), term, node.group.suspend_lease_reads());
     assert!(tokio::time::timeout(Duration::from_millis(50), propose).await.is_err());
     assert!(is_suspended(), "the caller has gone, and the entry may still be applied");
     others.iter().for_each(|other| cluster.unblock_disk(*other));
     until("the entry applied, and lease reads", || node.machine.count() == 1 && !is_suspended()).await;
     // In no log: its fate is known at once, although the term goes on.
-    let refused = node.group.propose_without_lease_reads(command, term.next()).await;
+    let refused = node.group.propose_holding(command, term.next(), node.group.suspend_lease_reads()).await;
     assert!(matches!(refused, Err(ProposeError::NotLeader { .. })) && !is_suspended());
     assert_eq!(node.group.leadership().map(|leadership| leadership.term), Some(term));
 }

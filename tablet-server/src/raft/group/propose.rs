@@ -81,19 +81,6 @@ impl Group {
         self.pending_transfer().or_else(has_ended)
     }
 
-    /// Proposes one command after which another group may serve what this one has served, such as a division. Lease reads are
-    /// suspended from before the proposal until its fate is known.
-    ///
-    /// # Errors
-    /// As [`Group::propose`].
-    pub async fn propose_without_lease_reads(
-        self: &Arc<Self>,
-        command: Bytes,
-        term: Term,
-    ) -> Result<Bytes, ProposeError> {
-        self.propose_holding(command, term, self.suspend_lease_reads()).await
-    }
-
     /// Proposes one command, and drops `held` when its fate is known: it is applied here, refused, in no log, or the term is over.
     ///
     /// When the future is dropped, the proposal continues, and `held` is kept.

@@ -80,7 +80,7 @@ impl LeaseSuspensions {
 /// While this guard lives, reads need a read index: a quorum is asked, and the apply is awaited. Dropping it allows lease
 /// reads again.
 ///
-/// `Group::propose_without_lease_reads` takes it *before* it proposes a division, and drops it when the fate of the entry is known.
+/// It is taken *before* a division is proposed, and `Group::propose_holding` drops it when the fate of the entry is known.
 #[derive(Debug)]
 #[must_use = "dropping it allows lease reads again"]
 pub struct LeaseSuspension(Arc<SuspensionState>);

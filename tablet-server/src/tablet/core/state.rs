@@ -43,7 +43,7 @@ const OPERATIONS_MAX: usize = 1024;
 const DROPPED_MAX: usize = 1024;
 
 /// Raises floors to the ages that the rules of a schema expire at a GC time. Returns whether one has changed.
-pub fn raise(floors: &mut BTreeMap<FamilyId, Micros>, schema: &TableSchema, gc_time: Micros) -> bool {
+pub fn raise_by_rules(floors: &mut BTreeMap<FamilyId, Micros>, schema: &TableSchema, gc_time: Micros) -> bool {
     let mut is_raised = false;
     for family in &schema.families {
         let Some(floor) = age_floor(family.gc.as_ref(), gc_time) else { continue };
@@ -497,7 +497,7 @@ impl GroupState {
         self.floors_raised_at = self.gc_time;
         let gc_time = self.gc_time;
         for (id, table) in &mut self.tables {
-            if raise(&mut table.floors, &table.schema, gc_time) {
+            if raise_by_rules(&mut table.floors, &table.schema, gc_time) {
                 self.dirty.floors.insert(*id);
             }
         }
@@ -507,7 +507,7 @@ impl GroupState {
     pub fn raised_floors(&self, table: TableId) -> BTreeMap<FamilyId, Micros> {
         let Some(known) = self.tables.get(&table) else { return BTreeMap::new() };
         let mut floors = known.floors.clone();
-        raise(&mut floors, &known.schema, self.gc_time);
+        raise_by_rules(&mut floors, &known.schema, self.gc_time);
         floors
     }
 

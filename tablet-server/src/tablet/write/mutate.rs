@@ -325,10 +325,7 @@ impl TabletGroup {
     /// As [`Self::propose_command`], for a command after which another group may serve tablets of this one: lease reads are
     /// suspended until its fate is known, also when this future is dropped.
     pub(crate) async fn propose_handover(&self, kind: CommandKind, timeout: Duration) -> Result<Reply, Failure> {
-        let term = self.leader_term()?;
-        let propose = self.raft.propose_without_lease_reads(self.encode_command(kind, term), term);
-        let reply = tokio::time::timeout(timeout, propose).await.map_err(|_elapsed| Failure::deadline())?;
-        self.decode_reply(reply)
+        self.propose_holding(kind, timeout, self.raft.suspend_lease_reads()).await
     }
 
     fn encode_command(&self, kind: CommandKind, term: Term) -> Bytes {

@@ -16,7 +16,7 @@ use ebla_model::time::Micros;
 use tracing::{info, warn};
 
 use crate::tablet::TabletGroup;
-use crate::tablet::core::state::{GroupState, raise};
+use crate::tablet::core::state::{GroupState, raise_by_rules};
 use crate::tablet::failure::Failure;
 use crate::tablet::read::scan::pool_failure;
 
@@ -173,7 +173,7 @@ fn hides_cells(state: &GroupState, start: &ImportStart) -> bool {
         // It takes the GC time of the source over, and forgets its floors.
         false => (BTreeMap::new(), start.gc_time),
     };
-    raise(&mut here, &known.schema, gc_time);
+    raise_by_rules(&mut here, &known.schema, gc_time);
     here.into_iter().any(|(family, floor)| {
         let Some(family) = start.schema.family_by_id(family) else { return false };
         let by_rule = age_floor(family.gc.as_ref(), gc_time).unwrap_or_default();
