@@ -300,8 +300,12 @@ impl Resolver {
         mut lookup: PendingLookup,
         read: MetadataRead,
         position: Position,
-        failure: CallFailure,
+        mut failure: CallFailure,
     ) -> (PendingLookup, LookupEffect) {
+        // The server's time for this read has passed, or the server stops: the call that needs the tablet has more time.
+        if matches!(failure.error.reason, Reason::Deadline | Reason::Cancelled) {
+            failure.error = Error::new(Reason::Unavailable, failure.error.message);
+        }
         if matches!(failure.error.kind, ErrorKind::FixRequest | ErrorKind::GiveUp)
             && failure.source == FailureSource::Response
         {

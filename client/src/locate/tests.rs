@@ -14,6 +14,7 @@
 //! list 10                 updates METADATA (or Chubby, for the root tablet)
 //! drop 5                  drops a table, also in METADATA
 //! down 3, up 3            a server stops responding, or responds again
+//! cut 3                   a server cannot reach the others: where it leads, its responses are DEADLINE
 //! hints off, hints on     error responses come without hints, or with them
 //! beyond off, beyond on    servers do not continue a lookup in the next METADATA tablet (earlier releases), or do
 //! get 5 k                 sends a request for a row
@@ -69,6 +70,7 @@ struct Cluster {
     /// The file in Chubby.
     root: TabletDescriptor,
     down: BTreeSet<ServerId>,
+    cut: BTreeSet<ServerId>,
     hints: Hints,
     beyond: Beyond,
     next_tablet: u64,
@@ -96,6 +98,7 @@ impl Cluster {
             rows: BTreeMap::new(),
             root: root.clone(),
             down: BTreeSet::new(),
+            cut: BTreeSet::new(),
             hints: Hints::On,
             beyond: Beyond::On,
             next_tablet: 10,
@@ -221,6 +224,7 @@ impl Cluster {
             ["drop", table] => self.drop_table(table.parse().unwrap()),
             ["down", server] => drop(self.down.insert(server.parse().unwrap())),
             ["up", server] => drop(self.down.remove(&server.parse().unwrap())),
+            ["cut", server] => drop(self.cut.insert(server.parse().unwrap())),
             ["hints", "off"] => self.hints = Hints::Off,
             ["hints", "on"] => self.hints = Hints::On,
             ["beyond", "off"] => self.beyond = Beyond::Off,
@@ -374,6 +378,9 @@ impl Cluster {
         if group.leader != server {
             let leader = Some(LeaderHint { server: group.leader, term: group.term });
             return Err(self.error_response(Reason::NotLeader, server, requested.table, leader));
+        }
+        if self.cut.contains(&server) {
+            return Err(self.error_response(Reason::Deadline, server, requested.table, None));
         }
         if known.generation != requested.generation {
             return Err(self.error_response(Reason::WrongTablet, server, requested.table, None));
