@@ -177,16 +177,19 @@ pub(crate) async fn delete(master: &ActiveMaster, name: &InstanceName, deadline:
         let writes = profiles.iter().map(|path| Write::delete(path.clone())).collect();
         master.commit_intent(Vec::new(), writes).await?;
     }
-    if let Some(created) = content.created {
-        let path = paths::instance(name);
-        let compare = Compare::Modified(path.clone(), created);
-        if master.commit_intent(vec![compare], vec![Write::delete(path)]).await? == TransactionOutcome::Conflict {
-            return Err(Error::new(Reason::Conflict, format!("instance {name} was created again meanwhile")));
-        }
+    // The policy goes with the record: until then the caller may repeat the deletion, and no other caller gets access. An instance
+    // that another call creates meanwhile keeps its policy.
+    let path = paths::instance(name);
+    let policy = Write::delete(paths::instance_access(name.project(), name.instance()));
+    let (compare, writes) = match content.created {
+        Some(created) => (Compare::Modified(path.clone(), created), vec![Write::delete(path), policy]),
+        None => (Compare::Absent(path), vec![policy]),
+    };
+    if master.commit_intent(vec![compare], writes).await? == TransactionOutcome::Conflict {
+        let message =
+            format!("instance {name} was created again, or changed, during its deletion; its policy was kept");
+        return Err(Error::new(Reason::Conflict, message));
     }
-    // Last: until then the caller may repeat the deletion, and no other caller gets access.
-    let policy = paths::instance_access(name.project(), name.instance());
-    master.commit_intent(Vec::new(), vec![Write::delete(policy)]).await?;
     info!(%name, "instance deleted");
     Ok(())
 }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use ebla_chubby::embedded::Embedded;
 use ebla_chubby::testing::faulty::FaultyChubby;
 use ebla_chubby::{Chubby, File, Write, paths};
@@ -13,8 +14,12 @@ use ebla_client::{Admin, Client};
 use ebla_master::{Master, MasterConfig};
 use ebla_model::error::{Error, Reason};
 use ebla_model::schema::TableName;
+use ebla_proto::admin;
+use ebla_proto::services::bigtable_instance_admin_client::BigtableInstanceAdminClient;
+use ebla_proto::status::from_status;
 use ebla_runtime::Runtime;
 use ebla_tablet_server::{LocalServers, ServerConfig, ServerOptions, TabletServer};
+use tonic::transport::Endpoint;
 
 /// How long a test waits for an event.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -104,6 +109,29 @@ async fn a_change_waits_for_chubby_during_an_outage() {
 }
 
 /// A transaction that was sent before the restoration of a backup may arrive after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_is_created_during_its_deletion_keeps_its_policy() {
+    let cluster = TestCluster::start().await;
+    let table = TableName::from_parts("p", "inst", "t").unwrap();
+    assert_eq!(cluster.create(&table).await, Ok(()));
+    let name = "projects/p/instances/inst";
+    let (record, policy) = (paths::instance(&name.parse().unwrap()), paths::instance_access("p", "inst"));
+    let mut held = cluster.chubby.hold_before(paths::INSTANCE_ACCESS);
+    let channel =
+        Endpoint::from_shared(format!("http://{}", cluster.server.address())).unwrap().connect().await.unwrap();
+    let mut instances = BigtableInstanceAdminClient::new(channel);
+    let request = admin::DeleteInstanceRequest { name: name.to_owned() };
+    let (deleted, ()) = tokio::join!(within(instances.delete_instance(request)), async {
+        within(held.reached()).await;
+        let created = [&record, &policy].map(|path| Write::put(path.clone(), Bytes::new()));
+        cluster.chubby.transact(Vec::new(), created.to_vec()).await.unwrap();
+        held.release();
+    });
+    assert_eq!(deleted.map(drop).map_err(|status| from_status(&status).0.reason), Err(Reason::Conflict));
+    assert_eq!((cluster.files(&record).await.len(), cluster.files(&policy).await.len()), (1, 1));
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deletion_that_ends_after_a_restoration_takes_no_table_from_its_name() {
     let cluster = TestCluster::start().await;
