@@ -193,15 +193,23 @@ impl TabletGroup {
         if (!self.capacity.may_refuse() && !self.clocks.may_refuse()) || !self.is_leader() {
             return None;
         }
+        let full = self.capacity.refusal(self.server, self.voting_servers().into_iter());
+        full.filter(|_full| !Failpoint::FullDiskIgnored.is_enabled()).or_else(|| self.clock_refusal())
+    }
+
+    /// The error of a write that stores cells, while this server's clock is too far ahead and another server can lead the group.
+    pub(in crate::tablet) fn clock_refusal(&self) -> Option<Error> {
+        if !self.clocks.may_refuse() {
+            return None;
+        }
+        self.clocks.refusal(self.server, self.voting_servers().into_iter())
+    }
+
+    fn voting_servers(&self) -> Vec<ServerId> {
         let applied_state = self.state_machine.applied_state();
         let membership = &applied_state.metadata.descriptor.membership;
-        let voters = || {
-            let voters = membership.replicas().filter(|replica| membership.is_voter(replica.replica));
-            voters.map(|replica| replica.server)
-        };
-        let full =
-            self.capacity.refusal(self.server, voters()).filter(|_full| !Failpoint::FullDiskIgnored.is_enabled());
-        full.or_else(|| self.clocks.refusal(self.server, voters()))
+        let voters = membership.replicas().filter(|replica| membership.is_voter(replica.replica));
+        voters.map(|replica| replica.server).collect()
     }
 
     /// Has the store examined after a request for `tablet` has met damaged data. Returns the failure of the request: `Unavailable`,

@@ -1,8 +1,12 @@
 //! Servers with wrong clocks.
 
-use ebla_model::clock_offset::ClockState;
+use std::time::Duration;
 
-use super::fixture::{Fixture, TABLET, until};
+use ebla_model::clock_offset::ClockState;
+use ebla_model::gc::GcRule;
+use ebla_runtime::Clock;
+
+use super::fixture::{Fixture, GROUP, TABLET, TIMEOUT, schema, until};
 use super::rows::{expect_rows, scan, write};
 
 const HOUR: i64 = 3_600;
@@ -56,5 +60,30 @@ async fn a_server_that_starts_with_a_wrong_clock_leads_nothing_once_it_has_compa
     assert!(!clock(&fixture, 1).is_off && !clock(&fixture, 2).is_off);
     write(fixture.server(0).cluster(), 0, 50, 120).await;
     expect_rows(&scan(fixture.server(1).cluster()).await, 50, 120);
+    fixture.stop().await;
+}
+
+/// A read of cells with a maximum age has the time of its server recorded in the log, unless that time is wrong.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_read_moves_the_time_of_a_log_to_that_of_a_clock_that_is_ahead() {
+    let fixture = Fixture::start(1 << 20).await;
+    write(fixture.server(0).cluster(), 0, 50, 100).await;
+    let group = fixture.led_group(GROUP).await;
+    let mut aged = schema();
+    aged.version = aged.version.next();
+    aged.families[0].gc = Some(GcRule::MaxAge(Duration::from_secs(86_400)));
+    group.tablet(TABLET).unwrap().set_schema(aged, TIMEOUT).await.unwrap();
+    let leader = fixture.leader(TABLET).await;
+    fixture.set_ahead(leader, HOUR);
+    // The server learns of it now, and not with the next comparison.
+    let (clocks, now) = (fixture.server(leader).tablet_manager().clocks(), Clock::system().monotonic());
+    for at in [(leader + 1) % 3, (leader + 2) % 3] {
+        clocks.record(fixture.server(at).id(), -HOUR * 1_000_000, now);
+    }
+    clocks.evaluate(now);
+    expect_rows(&scan(fixture.server(leader).cluster()).await, 50, 100);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let ahead = group.state_machine().applied_state().time.since(Clock::system().wall());
+    assert!(ahead < Duration::from_secs(60), "{ahead:?}");
     fixture.stop().await;
 }

@@ -155,12 +155,13 @@ impl Tablet {
         Ok(last.transpose()?)
     }
 
-    /// Requests a tick if cells of an idle tablet may have expired by age; the read does not wait for it.
+    /// Requests a tick if cells of an idle tablet may have expired by age; the read does not wait for it. No tick carries the time of a
+    /// clock that is too far ahead for writes: all later timestamps of the group would be at least as high.
     fn request_tick_if_stale(&self) {
         let applied_state = self.state_machine.applied_state();
         let age = self.runtime.clock.wall().since(applied_state.time);
         let has_age_limits = || applied_state.tablet(self.id).is_some_and(|tablet| tablet.families().has_age_limits());
-        if age > TIME_AGE_MAX && has_age_limits() {
+        if age > TIME_AGE_MAX && has_age_limits() && self.clock_refusal().is_none() {
             self.queue.request_tick();
         }
     }
