@@ -13,9 +13,9 @@ use ebla_proto::control::control_client::ControlClient;
 use ebla_proto::{control, convert};
 use ebla_runtime::blocking::spawn_thread;
 use ebla_runtime::{Clock, Runtime};
-use ebla_tablet_server::tablet::{RowMutations, WriteId};
+use ebla_tablet_server::tablet::{ModifyRequest, RowMutations, WriteId};
 
-use super::fixture::{Fixture, GROUP, TABLE, TABLET, TIMEOUT, schema};
+use super::fixture::{Fixture, GROUP, TABLE, TABLET, TIMEOUT, schema, until};
 use super::rows::{add, expect_rows, increment, key, payload, scan, set, sum, write};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -91,6 +91,45 @@ async fn a_write_that_was_applied_is_acknowledged_after_its_family_is_gone() {
     let write = RowMutations { id, row: key(1), mutations, token: None };
     let refused = tablet.write(tablet.descriptor().unwrap().generation, vec![write], TIMEOUT).await.unwrap();
     assert_eq!(refused[0].as_ref().unwrap_err().error.reason, Reason::NotFoundFamily);
+    fixture.stop().await;
+}
+
+/// It may have been replaced, and a later leader may have added the family or made the value a counter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_leader_that_cannot_reach_the_others_refuses_no_write_by_what_it_has_applied() {
+    let mut fixture = Fixture::start(1 << 20).await;
+    plant(&fixture, key(1), 1).await;
+    let leader = fixture.leader(TABLET).await;
+    let tablet = fixture.server(leader).tablet_manager().tablet(TABLET).unwrap();
+    let generation = tablet.descriptor().unwrap().generation;
+    let id = |sequence| WriteId {
+        session: SessionId::new(u128::MAX),
+        sequence: Sequence::new(sequence),
+        lowest_outstanding: Sequence::new(1),
+    };
+    let refused = async |timeout| {
+        let qualifier = Bytes::from_static(b"q");
+        let mutation = Mutation::SetCell {
+            family: "none".to_owned(),
+            qualifier: qualifier.clone(),
+            timestamp: WriteTime::Server,
+            value: Bytes::new(),
+        };
+        let write = RowMutations { id: id(2), row: key(1), mutations: vec![mutation], token: None };
+        let unknown = tablet.write(generation, vec![write], timeout).await.map(|mut rows| rows.remove(0));
+        let rules = vec![Rule { family: "cf".to_owned(), qualifier, operation: Operation::Increment(1) }];
+        let modify = ModifyRequest { generation, id: id(3), row: key(1), rules, token: None };
+        let no_counter = tablet.modify(modify, timeout).await;
+        [unknown.flatten().unwrap_err(), no_counter.unwrap_err()].map(|failure| failure.error.reason)
+    };
+    assert_eq!(refused(TIMEOUT).await, [Reason::NotFoundFamily, Reason::FailedPrecondition]);
+    for at in [(leader + 1) % 3, (leader + 2) % 3] {
+        fixture.servers[at].take().unwrap().abort().await;
+    }
+    until("the end of the lease", || !tablet.group().raft().can_lease_read(Clock::system().monotonic())).await;
+    for reason in refused(Duration::from_millis(200)).await {
+        assert!(matches!(reason, Reason::Deadline | Reason::NotLeader | Reason::NoLeader), "{reason}");
+    }
     fixture.stop().await;
 }
 

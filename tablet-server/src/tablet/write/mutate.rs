@@ -19,7 +19,7 @@ use ebla_model::Reason;
 use ebla_model::aggregate::{Aggregator, SKETCH_BYTES_MAX, SKETCHES_MAX};
 use ebla_model::cell::Row;
 use ebla_model::command::{CallToken, CommandKind, Refusal, RefusalKind, Reply, RowReply, RowWrite};
-use ebla_model::error::Error;
+use ebla_model::error::{Error, ErrorKind};
 use ebla_model::id::{Generation, TableId, Term};
 use ebla_model::idempotency::CallKind;
 use ebla_model::key::RowKey;
@@ -137,7 +137,10 @@ impl Tablet {
         if is_blind {
             let latch = self.latch(&stored_row, mode, deadline).await?;
             let guards = WriteGuards::blind(latch, Arc::clone(&call.permit));
-            return self.submit_blind(call.terms, row, guards);
+            return match self.submit_blind(call.terms, row, guards) {
+                Err(refusal) => Err(self.confirm_refusal(refusal, call.terms).await),
+                submission => submission,
+            };
         }
         let table = self.latch(&self.table_latch_key(), LatchMode::Shared, deadline.as_mut()).await?;
         let latch = self.latch(&stored_row, mode, deadline.as_mut()).await?;
@@ -173,6 +176,19 @@ impl Tablet {
         match refusal {
             Some(refusal) if !self.is_exempt_from_refusal(id) => Err(refusal.into()),
             _ => Ok(()),
+        }
+    }
+
+    /// The failure of a write that this replica refuses by its schema, its rows or a quota: the refusal, once it is known that the replica
+    /// still leads in this term. One that was replaced does not know what a later leader has applied.
+    pub(super) async fn confirm_refusal(&self, refusal: Failure, terms: WriteTerms) -> Failure {
+        if refusal.error.kind != ErrorKind::FixRequest {
+            return refusal;
+        }
+        match self.confirm_leadership(terms.deadline.remaining(&self.runtime.clock)).await {
+            Ok(()) if self.leader_term().is_ok_and(|now| now == terms.term) => refusal,
+            Ok(()) => Failure::not_leader(None),
+            Err(failure) => failure,
         }
     }
 

@@ -219,19 +219,26 @@ impl Tablet {
         let now = self.queue.pending.lock().assign_timestamp(wall, applied_state.time);
         let row_and_token = token.clone().map(|token| (self.stored_row(&row), token));
         let check = AppliedCheck { id, row_and_token, now };
-        let resolved = match self.evaluate(check, Arc::clone(&metadata), evaluate).await? {
+        let evaluated = self.evaluate(check, Arc::clone(&metadata), evaluate).await.and_then(|evaluation| {
+            if let Evaluation::Resolved(resolved) = &evaluation {
+                self.check_quota(metadata.schema().quota_refusal_of_changes(&resolved.changes), &id)?;
+            }
+            Ok(evaluation)
+        });
+        let terms = WriteTerms { term, deadline };
+        let resolved = match evaluated {
+            Ok(Evaluation::Resolved(resolved)) => resolved,
             // Known from the replicated state of this term's leader, or of a leader it follows: applied permanently.
-            Evaluation::AlreadyApplied(result) => return Ok(Submission::AlreadyApplied(result)),
-            Evaluation::Resolved(resolved) => resolved,
+            Ok(Evaluation::AlreadyApplied(result)) => return Ok(Submission::AlreadyApplied(result)),
+            Err(refusal) => {
+                drop(guards);
+                return Err(self.confirm_refusal(refusal, terms).await);
+            }
         };
-        self.check_quota(metadata.schema().quota_refusal_of_changes(&resolved.changes), &id)?;
         let result = resolved.result.clone();
         let write = self.row_command(id, row, resolved, token);
         let caller = WriteCaller::current();
-        Ok(Submission::Queued(
-            self.enqueue(self.queue.pending.lock(), WriteTerms { term, deadline }, write, (guards, caller)),
-            result,
-        ))
+        Ok(Submission::Queued(self.enqueue(self.queue.pending.lock(), terms, write, (guards, caller)), result))
     }
 }
 
