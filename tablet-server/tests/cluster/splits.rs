@@ -220,11 +220,11 @@ async fn a_missing_child_of_a_division_is_created_by_replicas_that_have_restarte
 }
 
 /// Makes the commit logs of the servers larger than those of [`Fixture::start_with_small_logs`] may be, by rows of METADATA.
-async fn fill_logs(fixture: &Fixture) {
+async fn fill_logs(fixture: &Fixture, rows: std::ops::Range<u64>) {
     let cluster = fixture.server(0).cluster();
     let metadata = ebla_routing::Metadata::new(cluster.clone());
     let long_key = |n: u64| RowKey::new(format!("{n:03000}"));
-    for n in 0..40 {
+    for n in rows {
         let range = KeyRange::new(long_key(n), Some(long_key(n + 1))).unwrap();
         let tablet = TabletDescriptor::initial(TABLE.next(), TabletId::new(10_000 + n), range, &fixture.ids());
         metadata.put_descriptor(&tablet, &Default::default(), cluster.deadline(TIMEOUT)).await.unwrap();
@@ -263,8 +263,16 @@ async fn each_replica_of_a_divided_group_makes_its_child_of_its_own_rows() {
         assert!(!others.iter().any(is_here), "an empty child was created");
     }
     let purged = || manager.log().purged(id(manager, GROUP)).unwrap_or_default().index;
-    fill_logs(&fixture).await;
-    until("the purge of a log above its budget", || purged() >= index.previous()).await;
+    // Several times: the segments that METADATA has left are released with the next record, and only then the group holds the oldest one.
+    for round in 0.. {
+        fill_logs(&fixture, round * 40..(round + 1) * 40).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if purged() >= index.previous() {
+            break;
+        }
+        let log = manager.log();
+        assert!(round < 30, "no purge of a log of {} bytes, pinned by {:?}", log.bytes(), log.oldest_pins());
+    }
     purge_logs(&fixture).await;
     assert_eq!(purged(), index.previous());
 
@@ -276,7 +284,8 @@ async fn each_replica_of_a_divided_group_makes_its_child_of_its_own_rows() {
     fixture.led_group(child).await;
     write(fixture.server(0).cluster(), 0, 40, 300).await;
     purge_logs(&fixture).await;
-    assert!(purged() >= index);
+    // openraft purges when it sends no follower these entries.
+    until("the purge of the division", || purged() >= index).await;
     for at in 0..3 {
         expect_rows(&scan(fixture.server(at).cluster()).await, 40, 300);
     }
