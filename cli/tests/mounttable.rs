@@ -197,6 +197,59 @@ fn a_written_directory_equals_a_mounted_one() {
     assert_eq!(names.json("bench-0", &["whoami"])["nodes"]["used"], 0);
 }
 
+/// Who has changed what is in the log.
+#[test]
+fn changes_by_superusers_are_logged_with_their_caller() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = Names::start(folder.path(), "logged", &["--in-memory"]);
+    let admin = |caller: &str, arguments: &[&str]| names.mt(caller, &[&["admin"], arguments].concat()).0;
+    let dump = folder.path().join("dump.jsonl").to_str().unwrap().to_owned();
+    assert_eq!(admin("alice", &["readonly", "on"]), Some(4));
+    let orders: [&[&str]; 10] = [
+        &["setup"],
+        &["limit", "alice", "--nodes", "3"],
+        &["readonly", "on"],
+        &["readonly", "off"],
+        &["sweep"],
+        &["recount"],
+        &["check", "--fix"],
+        &["dump", &dump],
+        &["destroy", "mounttable"],
+        &["restore", &dump],
+    ];
+    for order in orders {
+        assert_eq!(admin("server", order), Some(0), "{order:?}");
+    }
+    let log = std::fs::read_to_string(folder.path().join("logged.log")).unwrap();
+    for line in [
+        "table set up caller=server",
+        "limit set caller=server user=alice",
+        "write mode changed caller=server",
+        "table swept caller=server",
+        "counters recounted caller=server",
+        "table repaired caller=server",
+        "table dump begun caller=server",
+        "table destroyed caller=server",
+        "table restored caller=server",
+    ] {
+        assert!(log.contains(line), "{line:?} is missing in {log}");
+    }
+    assert!(!log.contains("caller=alice"), "a refused call changes nothing: {log}");
+}
+
+/// Someone mounts a mounttable over a part of the names, to redirect the deletions of others.
+#[test]
+fn a_deletion_follows_a_mounted_mounttable_only_if_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let [names, other] = ["names", "other"].map(|label| Names::start(folder.path(), label, &["--in-memory"]));
+    assert_eq!(other.mt("alice", &["mount", "a/b", "h:1"]).0, Some(0));
+    assert_eq!(names.mt("alice", &["mount", "link", &other.address, "--mt"]).0, Some(0));
+    assert_eq!(names.mt("server", &["rm", "-r", "link/a"]).0, Some(5));
+    assert_eq!(other.json("alice", &["resolve", "a/b"])["servers"][0]["address"], "h:1");
+    assert_eq!(names.mt("server", &["--follow-mounts", "rm", "-r", "link/a"]).0, Some(0));
+    assert_eq!(other.mt("alice", &["resolve", "a/b"]).0, Some(3));
+}
+
 /// Administration of a mounttable, from one backup to the next.
 #[test]
 fn a_mounttable_is_administered_by_commands() {

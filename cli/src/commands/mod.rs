@@ -94,7 +94,7 @@ pub struct Arguments {
 }
 
 /// Warnings, and the master's events for operators: servers lost and returned, replicas missing and repaired.
-const DEFAULT_LOG: &str = "warn,ebla_master::events=info";
+const DEFAULT_LOG: &str = "warn,ebla_master::events=info,ebla_mounttable_server::service::admin=info";
 
 /// An empty text means the default, for scripts that pass a variable on.
 pub(crate) fn log_filter(text: &str) -> Result<LogFilter, InvalidLogFilter> {

@@ -71,7 +71,7 @@ impl<S: Store + Environment + Clone + 'static> MountTableAdmin for Service<S> {
     }
 
     async fn check(&self, request: Request<wire::CheckRequest>) -> RpcResult<Self::CheckStream> {
-        self.superuser(request.metadata())?;
+        let caller = self.superuser(request.metadata())?;
         let (table, fix) = (self.table.clone(), request.into_inner().fix);
         if fix {
             self.check_writable()?;
@@ -84,6 +84,9 @@ impl<S: Store + Environment + Clone + 'static> MountTableAdmin for Service<S> {
             Ok((if fix { table.check().await? } else { findings.clone() }, findings))
         };
         let (left, findings) = self.detached(work).await?;
+        if fix {
+            info!(%caller, findings = findings.len(), left = left.len(), "table repaired");
+        }
         let message = move |finding: Finding| {
             let fixed = !left.iter().any(|it| it.place == finding.place && it.problem == finding.problem);
             let kind = finding.problem.name().to_owned();
@@ -93,8 +96,9 @@ impl<S: Store + Environment + Clone + 'static> MountTableAdmin for Service<S> {
     }
 
     async fn dump(&self, request: Request<wire::DumpRequest>) -> RpcResult<Self::DumpStream> {
-        self.superuser(request.metadata())?;
+        let caller = self.superuser(request.metadata())?;
         let Session { expiry, .. } = self.session(request.metadata())?;
+        info!(%caller, "table dump begun");
         let service = self.clone();
         Ok(self.stream_reply("dump", |sink| async move { expiry.limit(service.dump_to(&sink)).await }))
     }
@@ -138,10 +142,11 @@ impl<S: Store + Environment + Clone + 'static> MountTableAdmin for Service<S> {
     }
 
     async fn sweep(&self, request: Request<wire::SweepRequest>) -> RpcResult<wire::SweepReply> {
-        self.superuser(request.metadata())?;
+        let caller = self.superuser(request.metadata())?;
         self.check_writable()?;
         let table = self.table.clone();
         let swept = self.detached(async move { table.sweep().await }).await?;
+        info!(%caller, orphans = swept.orphans, expired = swept.expired, damaged = swept.damaged, "table swept");
         Ok(Response::new(wire::SweepReply {
             orphans: count(swept.orphans),
             intents: count(swept.intents),
@@ -152,10 +157,11 @@ impl<S: Store + Environment + Clone + 'static> MountTableAdmin for Service<S> {
     }
 
     async fn recount(&self, request: Request<wire::RecountRequest>) -> RpcResult<wire::RecountReply> {
-        self.superuser(request.metadata())?;
+        let caller = self.superuser(request.metadata())?;
         self.check_writable()?;
         let table = self.table.clone();
         let corrections = self.detached(async move { table.recount().await }).await?;
+        info!(%caller, corrections = corrections.len(), "counters recounted");
         let message = |it: Correction| recount_reply::Correction { counter: it.counter, was: it.was, is: it.is };
         Ok(Response::new(wire::RecountReply { corrections: corrections.into_iter().map(message).collect() }))
     }
