@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
+use crate::Client;
 use crate::directory::{Directory, LocateDirectory};
 
 /// A fake tablet server that knows the address of server 1 and counts its requests.
@@ -57,5 +58,20 @@ async fn an_unreachable_address_is_fetched_again() {
     assert_eq!(*fake.requests.lock(), 2);
     assert_eq!(directory.address(first).await.as_deref(), Some("elsewhere:1"));
     assert_eq!(*fake.requests.lock(), 2, "the new address is not marked as unreachable");
+    runtime.tasks.stop(std::time::Duration::from_secs(30)).await;
+}
+
+#[tokio::test]
+async fn an_address_without_a_server_is_passed_over() {
+    let runtime = Runtime::system("test");
+    let fake = FakeLocate::default();
+    *fake.address.lock() = "one:1".to_owned();
+    let listener = runtime.net.listen("127.0.0.1:0").await.unwrap();
+    let seed = listener.local_addr().to_string();
+    serve(&runtime.tasks, listener, Routes::new(LocateServer::new(fake)), ServeOptions::default());
+    // No process listens at the first address.
+    let client = Client::connect_any(&["127.0.0.1:1".to_owned(), seed], runtime.clone()).await.unwrap();
+    let servers = client.servers().await.unwrap();
+    assert_eq!(servers.first().map(|server| server.address.as_str()), Some("one:1"));
     runtime.tasks.stop(std::time::Duration::from_secs(30)).await;
 }

@@ -74,6 +74,23 @@ async fn calls_take_turns_and_go_on_when_a_server_is_lost() {
     assert!(failed <= 1, "{failed} calls failed, only the one that met the loss may");
 }
 
+/// A channel follows its name.
+#[tokio::test]
+async fn a_server_that_is_mounted_later_gets_calls() {
+    let (_table, names, runtime) = world().await;
+    let _first = self::server::Greeter::start(&runtime, &names, NAME, "127.0.0.1:0", PERIOD).await.unwrap();
+    let channel = names.channel(NAME).await.unwrap();
+    let own = runtime.child("server");
+    let others = Namespace::builder(own.clone()).roots(names.roots()).identity("test").build().unwrap();
+    let second = self::server::Greeter::start(&own, &others, NAME, "127.0.0.1:0", PERIOD).await.unwrap();
+    let reached = async {
+        while !client::greet_over(channel.clone(), "Ann").await.unwrap().ends_with(second.address()) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), reached).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_channel_without_servers_is_an_error() {
     let world = World::new(&[]).await;

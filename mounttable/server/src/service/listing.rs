@@ -56,3 +56,20 @@ impl GlobSink for Listing {
         flow(self.send(glob_reply::Reply::Error(glob_reply::Error { name: name.to_owned(), failure })).await)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    /// Nothing matches, so there is nothing whose sending could fail.
+    #[tokio::test]
+    async fn a_listing_ends_at_its_next_page_when_its_reader_has_gone() {
+        let (sender, reader) = mpsc::channel(1);
+        let mut listing = Listing::new(ReplySink(sender));
+        assert_eq!(listing.next_page().await, ControlFlow::Continue(()));
+        drop(reader);
+        assert_eq!(listing.next_page().await, ControlFlow::Break(()));
+    }
+}

@@ -136,3 +136,63 @@ fn changed(change: watch::WatchChange) -> watch_reply::Reply {
         suffix: change.suffix,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use ebla_mounttable_tree::access::Permissions;
+    use ebla_mounttable_tree::identity::UserId;
+    use ebla_mounttable_tree::mount::{Deadline, MountMode, Target};
+    use ebla_mounttable_tree::store::Freshness;
+    use ebla_mounttable_tree::store::cache::CacheOptions;
+    use ebla_mounttable_tree::store::caching::CachingStore;
+    use ebla_mounttable_tree::store::memory::MemoryStore;
+    use ebla_mounttable_tree::table::{Mount, Resolved, Table, TableOptions};
+    use ebla_runtime::Runtime;
+
+    use super::*;
+    use crate::service::identity::{AuthMethod, Authenticator};
+
+    #[test]
+    fn a_name_with_many_servers_is_polled_less_often() {
+        let server = |number: usize| MountedServer {
+            address: format!("h{number}:1").parse().unwrap(),
+            target: Target::Object,
+            deadline: Deadline::FOREVER,
+            ttl: Duration::ZERO,
+            mounter: UserId::server(),
+        };
+        for (servers, millis) in [(0, 250), (999, 250), (1_000, 500), (10_000, 2_750), (50_000, 5_000)] {
+            let servers = (0..servers).map(server).collect();
+            let state = Some(Resolved { servers, suffix: String::new(), freshness: Freshness::Recent });
+            let polled = Polled { state, version: PathVersion::default() };
+            assert_eq!(polled.pause(), Duration::from_millis(millis));
+        }
+    }
+
+    /// While the versions of a path are the same, its servers are neither read nor compared.
+    #[tokio::test]
+    async fn the_servers_of_a_name_are_read_again_after_a_change_only() {
+        let memory = MemoryStore::at(Micros::from_millis(1_000_000));
+        let cache_handle = CachingStore::new(memory.clone(), CacheOptions::default()).cache_handle();
+        let table = Table::new(memory.clone(), TableOptions::default());
+        table.setup(Permissions::open()).await.unwrap();
+        let authenticator = Authenticator::new(AuthMethod::Development, Vec::new());
+        let tasks = Runtime::system("test").tasks.clone();
+        let service = Service::new(table, "names", authenticator, cache_handle, tasks);
+        let (bob, name): (_, NodeName) = (Caller::new(vec!["bob".parse().unwrap()], &[]), "a".parse().unwrap());
+        let mount = |server: &str| {
+            let (address, ttl) = (server.parse().unwrap(), Duration::from_secs(60));
+            Mount { address, target: Target::Object, ttl, mode: MountMode::Add }
+        };
+        service.table.mount(&bob, &name, &mount("h:1")).await.unwrap();
+        let first = service.poll(&bob, &name, None).await.unwrap().unwrap();
+        assert!(service.poll(&bob, &name, Some(&first)).await.unwrap().is_none());
+        service.table.mount(&bob, &name, &mount("h:2")).await.unwrap();
+        let second = service.poll(&bob, &name, Some(&first)).await.unwrap().unwrap();
+        assert_eq!((first.servers().len(), second.servers().len()), (1, 2));
+        assert!(service.poll(&bob, &name, Some(&second)).await.unwrap().is_none());
+        memory.advance(Duration::from_secs(61));
+        let expired = service.poll(&bob, &name, Some(&second)).await.unwrap().unwrap();
+        assert_eq!(expired.state, None);
+    }
+}

@@ -253,3 +253,12 @@ fn a_walk_is_one_read_and_a_refresh_one_change() {
     world.refresh("root", &mounted, "h:1", 120).unwrap();
     assert_eq!(world.take_calls(), (0, 1));
 }
+
+/// A stream of KeepMounted remembers the node for each of its servers.
+#[test]
+fn a_mount_returns_its_node_without_what_others_can_enlarge() {
+    let world = World::open();
+    world.mount("root", "a", "h:1", 60).unwrap();
+    let mounted = world.mount("root", "a", "h:2", 60).unwrap();
+    assert_eq!(mounted.node, mounted.node.bare());
+}
