@@ -34,15 +34,20 @@ impl Locate for FakeLocate {
     }
 }
 
-#[tokio::test]
-async fn an_unreachable_address_is_fetched_again() {
-    let runtime = Runtime::system("test");
+/// A server that lists one server, and its address.
+async fn serve_one(runtime: &Runtime) -> (FakeLocate, String) {
     let fake = FakeLocate::default();
     *fake.address.lock() = "one:1".to_owned();
     let listener = runtime.net.listen("127.0.0.1:0").await.unwrap();
     let seed = listener.local_addr().to_string();
     serve(&runtime.tasks, listener, Routes::new(LocateServer::new(fake.clone())), ServeOptions::default());
+    (fake, seed)
+}
 
+#[tokio::test]
+async fn an_unreachable_address_is_fetched_again() {
+    let runtime = Runtime::system("test");
+    let (fake, seed) = serve_one(&runtime).await;
     let first = ServerId::new(1);
     let directory = LocateDirectory::new(vec![seed], &runtime);
     assert_eq!(directory.address(first).await.as_deref(), Some("one:1"));
@@ -64,11 +69,7 @@ async fn an_unreachable_address_is_fetched_again() {
 #[tokio::test]
 async fn an_address_without_a_server_is_passed_over() {
     let runtime = Runtime::system("test");
-    let fake = FakeLocate::default();
-    *fake.address.lock() = "one:1".to_owned();
-    let listener = runtime.net.listen("127.0.0.1:0").await.unwrap();
-    let seed = listener.local_addr().to_string();
-    serve(&runtime.tasks, listener, Routes::new(LocateServer::new(fake)), ServeOptions::default());
+    let (_fake, seed) = serve_one(&runtime).await;
     // No process listens at the first address.
     let client = Client::connect_any(&["127.0.0.1:1".to_owned(), seed], runtime.clone()).await.unwrap();
     let servers = client.servers().await.unwrap();
