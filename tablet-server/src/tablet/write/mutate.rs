@@ -179,8 +179,9 @@ impl Tablet {
         }
     }
 
-    /// The failure of a write that this replica refuses by its schema, its rows or a quota: the refusal, once it is known that the replica
-    /// still leads in this term. One that was replaced does not know what a later leader has applied.
+    /// The failure of a write that this replica refuses by its schema or its rows: the refusal, once it is known that the replica still
+    /// leads in this term. One that was replaced does not know what a later leader has applied. A refusal by a quota is not confirmed: it
+    /// follows the sizes, which are compared every few seconds.
     pub(super) async fn confirm_refusal(&self, refusal: Failure, terms: WriteTerms) -> Failure {
         if refusal.error.kind != ErrorKind::FixRequest {
             return refusal;
