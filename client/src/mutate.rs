@@ -21,7 +21,7 @@ use futures::stream::FuturesUnordered;
 use crate::context::ClusterContext;
 use crate::deadline::Deadline;
 use crate::locate::{CachedTablet, Position};
-use crate::retry_state::{RetryState, may_be_applied};
+use crate::retry_state::{RetryState, ends_attempt_only, may_be_applied};
 use crate::session::Ticket;
 use crate::transport::with_timeout;
 use crate::wire;
@@ -269,7 +269,7 @@ fn error_of_attempt(earlier: Option<Error>, later: Error) -> Error {
 
 fn is_retryable(error: &Error) -> bool {
     use ebla_model::error::ErrorKind::{FixRequest, GiveUp};
-    !matches!(error.kind, FixRequest | GiveUp) || matches!(error.reason, Reason::Deadline | Reason::Cancelled)
+    !matches!(error.kind, FixRequest | GiveUp) || ends_attempt_only(error.reason)
 }
 
 fn all_failed(rows: Vec<PendingRow>, error: &Error) -> BatchOutcome {

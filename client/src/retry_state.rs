@@ -344,15 +344,18 @@ pub(crate) const fn may_be_applied(reason: Reason) -> bool {
     }
 }
 
-/// The action for an error, given its source. Without a response another server is tried, whatever the error. A server
-/// whose own deadline has passed, or that stops, does not end the call: the call still has time.
+/// Whether a response for this reason ends the attempt but not the call: the server's own deadline has passed, or it stops, and the
+/// call still has time.
+pub(crate) const fn ends_attempt_only(reason: Reason) -> bool {
+    matches!(reason, Reason::Deadline | Reason::Cancelled)
+}
+
+/// The action for an error, given its source. Without a response another server is tried, whatever the error.
 fn effective_kind(error: &Error, source: FailureSource) -> ErrorKind {
     match (source, error.kind) {
         (_, ErrorKind::FixRequest) => ErrorKind::FixRequest,
         (FailureSource::Disconnected | FailureSource::Timeout, _) => ErrorKind::RetryElsewhere,
-        (FailureSource::Response, _) if matches!(error.reason, Reason::Deadline | Reason::Cancelled) => {
-            ErrorKind::RetryElsewhere
-        }
+        (FailureSource::Response, _) if ends_attempt_only(error.reason) => ErrorKind::RetryElsewhere,
         (FailureSource::Response, kind) => kind,
     }
 }

@@ -39,6 +39,7 @@ use super::pending::{
     PendingLookup, PendingRequest, count_request, done, fetch_root, read_any_replica, send_read, version,
 };
 use super::{CachedTablet, Level, Position, Probe, Source};
+use crate::retry_state::ends_attempt_only;
 
 /// Rows of METADATA that one read returns: the requested tablet and those adjacent to it.
 pub const PREFETCH_ROWS: u64 = 100;
@@ -302,8 +303,7 @@ impl Resolver {
         position: Position,
         mut failure: CallFailure,
     ) -> (PendingLookup, LookupEffect) {
-        // The server's time for this read has passed, or the server stops: the call that needs the tablet has more time.
-        if matches!(failure.error.reason, Reason::Deadline | Reason::Cancelled) {
+        if ends_attempt_only(failure.error.reason) {
             failure.error = Error::new(Reason::Unavailable, failure.error.message);
         }
         if matches!(failure.error.kind, ErrorKind::FixRequest | ErrorKind::GiveUp)
