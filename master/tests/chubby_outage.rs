@@ -108,7 +108,7 @@ async fn a_change_waits_for_chubby_during_an_outage() {
     cluster.stop().await;
 }
 
-/// A transaction that was sent before the restoration of a backup may arrive after it.
+/// Another call creates it when its tables are gone, and sets a policy.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_that_is_created_during_its_deletion_keeps_its_policy() {
     let cluster = TestCluster::start().await;
@@ -132,6 +132,7 @@ async fn an_instance_that_is_created_during_its_deletion_keeps_its_policy() {
     cluster.stop().await;
 }
 
+/// A transaction that was sent before the restoration of a backup may arrive after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deletion_that_ends_after_a_restoration_takes_no_table_from_its_name() {
     let cluster = TestCluster::start().await;

@@ -93,7 +93,8 @@ pub struct Arguments {
     pub tls: TlsArguments,
 }
 
-/// Warnings, and the master's events for operators: servers lost and returned, replicas missing and repaired.
+/// Warnings, the master's events for operators (servers lost and returned, replicas missing and repaired), and what superusers of a
+/// mounttable do.
 const DEFAULT_LOG: &str = "warn,ebla_master::events=info,ebla_mounttable_server::service::admin=info";
 
 /// An empty text means the default, for scripts that pass a variable on.

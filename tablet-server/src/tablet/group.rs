@@ -199,9 +199,6 @@ impl TabletGroup {
 
     /// The error of a write that stores cells, while this server's clock is too far ahead and another server can lead the group.
     pub(in crate::tablet) fn clock_refusal(&self) -> Option<Error> {
-        if !self.clocks.may_refuse() {
-            return None;
-        }
         self.clocks.refusal(self.server, self.voting_servers().into_iter())
     }
 

@@ -51,6 +51,11 @@ async fn rows_are_written_and_read_through_every_server() {
     fixture.stop().await;
 }
 
+fn write_id(sequence: u64) -> WriteId {
+    let (session, sequence) = (SessionId::new(u128::MAX), Sequence::new(sequence));
+    WriteId { session, sequence, lowest_outstanding: Sequence::new(1) }
+}
+
 /// Writes `row` directly to the tablet, like a former release that did not validate keys.
 async fn plant(fixture: &Fixture, row: RowKey, sequence: u64) {
     let leader = fixture.leader(TABLET).await;
@@ -61,12 +66,7 @@ async fn plant(fixture: &Fixture, row: RowKey, sequence: u64) {
         timestamp: WriteTime::Server,
         value: Bytes::from_static(b"planted"),
     };
-    let id = WriteId {
-        session: SessionId::new(u128::MAX),
-        sequence: Sequence::new(sequence),
-        lowest_outstanding: Sequence::new(1),
-    };
-    let write = RowMutations { id, row, mutations: vec![mutation], token: None };
+    let write = RowMutations { id: write_id(sequence), row, mutations: vec![mutation], token: None };
     tablet.write(tablet.descriptor().unwrap().generation, vec![write], TIMEOUT).await.unwrap()[0].as_ref().unwrap();
 }
 
@@ -82,11 +82,7 @@ async fn a_write_that_was_applied_is_acknowledged_after_its_family_is_gone() {
     without.families.retain(|family| family.name.as_str() != "cf");
     tablet.set_schema(without, TIMEOUT).await.unwrap();
     plant(&fixture, key(1), 1).await;
-    let id = WriteId {
-        session: SessionId::new(u128::MAX),
-        sequence: Sequence::new(2),
-        lowest_outstanding: Sequence::new(1),
-    };
+    let id = write_id(2);
     let mutations = vec![convert::mutation_from_bytes(&set("q", "x")).unwrap()];
     let write = RowMutations { id, row: key(1), mutations, token: None };
     let refused = tablet.write(tablet.descriptor().unwrap().generation, vec![write], TIMEOUT).await.unwrap();
@@ -102,11 +98,6 @@ async fn a_leader_that_cannot_reach_the_others_refuses_no_write_by_what_it_has_a
     let leader = fixture.leader(TABLET).await;
     let tablet = fixture.server(leader).tablet_manager().tablet(TABLET).unwrap();
     let generation = tablet.descriptor().unwrap().generation;
-    let id = |sequence| WriteId {
-        session: SessionId::new(u128::MAX),
-        sequence: Sequence::new(sequence),
-        lowest_outstanding: Sequence::new(1),
-    };
     let refused = async |timeout| {
         let qualifier = Bytes::from_static(b"q");
         let mutation = Mutation::SetCell {
@@ -115,10 +106,10 @@ async fn a_leader_that_cannot_reach_the_others_refuses_no_write_by_what_it_has_a
             timestamp: WriteTime::Server,
             value: Bytes::new(),
         };
-        let write = RowMutations { id: id(2), row: key(1), mutations: vec![mutation], token: None };
+        let write = RowMutations { id: write_id(2), row: key(1), mutations: vec![mutation], token: None };
         let unknown = tablet.write(generation, vec![write], timeout).await.map(|mut rows| rows.remove(0));
         let rules = vec![Rule { family: "cf".to_owned(), qualifier, operation: Operation::Increment(1) }];
-        let modify = ModifyRequest { generation, id: id(3), row: key(1), rules, token: None };
+        let modify = ModifyRequest { generation, id: write_id(3), row: key(1), rules, token: None };
         let no_counter = tablet.modify(modify, timeout).await;
         [unknown.flatten().unwrap_err(), no_counter.unwrap_err()].map(|failure| failure.error.reason)
     };

@@ -219,14 +219,8 @@ impl Tablet {
         let now = self.queue.pending.lock().assign_timestamp(wall, applied_state.time);
         let row_and_token = token.clone().map(|token| (self.stored_row(&row), token));
         let check = AppliedCheck { id, row_and_token, now };
-        let evaluated = self.evaluate(check, Arc::clone(&metadata), evaluate).await.and_then(|evaluation| {
-            if let Evaluation::Resolved(resolved) = &evaluation {
-                self.check_quota(metadata.schema().quota_refusal_of_changes(&resolved.changes), &id)?;
-            }
-            Ok(evaluation)
-        });
         let terms = WriteTerms { term, deadline };
-        let resolved = match evaluated {
+        let resolved = match self.evaluate(check, Arc::clone(&metadata), evaluate).await {
             Ok(Evaluation::Resolved(resolved)) => resolved,
             // Known from the replicated state of this term's leader, or of a leader it follows: applied permanently.
             Ok(Evaluation::AlreadyApplied(result)) => return Ok(Submission::AlreadyApplied(result)),
@@ -235,6 +229,7 @@ impl Tablet {
                 return Err(self.confirm_refusal(refusal, terms).await);
             }
         };
+        self.check_quota(metadata.schema().quota_refusal_of_changes(&resolved.changes), &id)?;
         let result = resolved.result.clone();
         let write = self.row_command(id, row, resolved, token);
         let caller = WriteCaller::current();
