@@ -62,6 +62,11 @@ const DICTIONARY_SAMPLE_BYTES: i32 = 100 * DICTIONARY_BYTES;
 const TOMBSTONE_WINDOW: usize = 4096;
 const TOMBSTONES_IN_WINDOW: usize = TOMBSTONE_WINDOW / 2;
 const TOMBSTONE_RATIO: f64 = 0.5;
+/// A memtable's Bloom filter is part of its arena, in idle stores too. 0.5 % of the buffer is 10 bits per row for rows of 250 bytes ...
+const MEMTABLE_FILTER_RATIO: f64 = 0.005;
+/// ... and at most this many bytes: the filters of some thousands of idle column families would fill a server's budget for memtables.
+/// With 100,000 rows in the memtable this is 5 bits per row, and reads of rows that it lacks are as fast as with 10.
+const MEMTABLE_FILTER_BYTES_MAX: f64 = 65_536.0;
 /// Options of column families in memory that the binding has only as text: blocks of new files are put into the cache, and those of
 /// deleted files are removed from it, all of them.
 const MEMORY_OPTIONS: &str =
@@ -390,9 +395,8 @@ fn cell_options(options: &StoreOptions, group: LocalityGroupOptions, cache: &Cac
         BloomFilter::Columns => SliceTransform::create("ebla.column", column_of_key, Some(has_column)),
     });
     if group.bloom != BloomFilter::None {
-        // The memtable's bloom filter is part of its arena, in idle groups too: 0.5 % of the buffer is 10 bits per row for rows of
-        // 250 bytes, which is 40 KiB with the buffer of `ebla up` and 160 KiB with that of a server.
-        family.set_memtable_prefix_bloom_ratio(0.005);
+        let max = MEMTABLE_FILTER_BYTES_MAX / options.write_buffer_bytes.max(1) as f64;
+        family.set_memtable_prefix_bloom_ratio(max.min(MEMTABLE_FILTER_RATIO));
     }
     family.set_block_based_table_factory(&cell_blocks(group, cache));
     family.add_compact_on_deletion_collector_factory(TOMBSTONE_WINDOW, TOMBSTONES_IN_WINDOW, TOMBSTONE_RATIO);
