@@ -1,14 +1,15 @@
 //! gRPC channels by address, each created at its first use and cached.
 //!
-//! A channel reconnects by itself, and keeps its connection open while it is idle. The number of channels is bounded:
-//! addresses may come from others, such as names that anyone may mount. When there are too many, those that were not used for
-//! the longest time are dropped; calls in progress on them are completed.
+//! A channel reconnects by itself. One that nobody asked for during [`CHANNEL_IDLE`] is dropped, and its connection is closed. The
+//! number of channels is bounded too: addresses may come from others, such as names that anyone may mount. When there are too
+//! many, those that were not used for the longest time are dropped. Calls in progress on a channel that is dropped are completed.
 
 use std::collections::HashMap;
 use std::fmt;
+use std::time::Duration;
 
-use ebla_runtime::Net;
 use ebla_runtime::net::{Origin, Windows};
+use ebla_runtime::{Clock, Net, Runtime};
 use parking_lot::Mutex;
 use tonic::transport::Channel;
 
@@ -18,9 +19,13 @@ pub const MESSAGE_BYTES_MAX: usize = 256 << 20;
 /// The largest number of channels, more than the servers of a cluster; at this number half of them are dropped.
 pub const CHANNELS_MAX: usize = 1_024;
 
+/// A channel that was not used for this long is dropped, half of this later at most if any channel is used then.
+pub const CHANNEL_IDLE: Duration = Duration::from_secs(300);
+
 /// Channels by address. Cheap to share behind an `Arc`.
 pub struct Channels {
     net: Net,
+    clock: Clock,
     origin: Origin,
     windows: Windows,
     /// Guards the map; held for one map operation.
@@ -35,53 +40,69 @@ impl fmt::Debug for Channels {
 
 impl Channels {
     /// An empty set of channels to any servers, as a public client.
-    pub fn new(net: Net) -> Self {
-        Self { net, origin: Origin::Public, windows: Windows::CALLS, open: Mutex::new(Recent::new()) }
+    pub fn new(runtime: &Runtime) -> Self {
+        let (net, clock) = (runtime.net.clone(), runtime.clock.clone());
+        Self { net, clock, origin: Origin::Public, windows: Windows::CALLS, open: Mutex::new(Recent::new()) }
     }
 
     /// An empty set of channels to servers of one cluster, for its internal services: those servers allow many concurrent calls on each.
-    pub fn to_peers(net: Net, windows: Windows) -> Self {
-        Self { origin: Origin::Peer, windows, ..Self::new(net) }
+    pub fn to_peers(runtime: &Runtime, windows: Windows) -> Self {
+        Self { origin: Origin::Peer, windows, ..Self::new(runtime) }
     }
 
     /// The channel to an address; does not wait for a connection.
     pub fn get(&self, address: &str) -> Channel {
-        self.open.lock().get_or_create(address, || self.net.channel_of(self.origin, address, self.windows))
+        let now = self.clock.monotonic();
+        self.open.lock().get_or_create(address, now, || self.net.channel_of(self.origin, address, self.windows))
     }
 }
 
 /// At most [`CHANNELS_MAX`] values by address: the most recently used ones.
 struct Recent<T> {
-    /// Each with the number of its last use.
-    values: HashMap<String, (T, u64)>,
+    values: HashMap<String, Used<T>>,
     /// The number of uses so far.
     uses: u64,
+    /// When values that are idle were last looked for, in time since boot.
+    examined: Duration,
+}
+
+struct Used<T> {
+    value: T,
+    /// The number of the last use.
+    number: u64,
+    /// Its time since boot.
+    time: Duration,
 }
 
 impl<T: Clone> Recent<T> {
     fn new() -> Self {
-        Self { values: HashMap::new(), uses: 0 }
+        Self { values: HashMap::new(), uses: 0, examined: Duration::ZERO }
     }
 
-    fn get_or_create(&mut self, address: &str, create: impl FnOnce() -> T) -> T {
+    fn get_or_create(&mut self, address: &str, now: Duration, create: impl FnOnce() -> T) -> T {
         self.uses = self.uses.saturating_add(1);
-        if let Some((value, last)) = self.values.get_mut(address) {
-            *last = self.uses;
-            return value.clone();
+        if now.saturating_sub(self.examined) >= CHANNEL_IDLE / 2 {
+            self.examined = now;
+            self.values.retain(|known, used| known == address || now.saturating_sub(used.time) < CHANNEL_IDLE);
+        }
+        if let Some(used) = self.values.get_mut(address) {
+            (used.number, used.time) = (self.uses, now);
+            return used.value.clone();
         }
         if self.values.len() >= CHANNELS_MAX {
             self.drop_half();
         }
         let value = create();
-        self.values.insert(address.to_owned(), (value.clone(), self.uses));
+        let used = Used { value: value.clone(), number: self.uses, time: now };
+        self.values.insert(address.to_owned(), used);
         value
     }
 
     fn drop_half(&mut self) {
-        let mut uses: Vec<_> = self.values.values().map(|(_, last)| *last).collect();
-        uses.sort_unstable();
-        let oldest_kept = uses.get(uses.len() / 2).copied().unwrap_or_default();
-        self.values.retain(|_, (_, last)| *last >= oldest_kept);
+        let mut numbers: Vec<_> = self.values.values().map(|used| used.number).collect();
+        numbers.sort_unstable();
+        let oldest_kept = numbers.get(numbers.len() / 2).copied().unwrap_or_default();
+        self.values.retain(|_, used| used.number >= oldest_kept);
     }
 }
 
@@ -94,7 +115,7 @@ mod tests {
         let mut values = Recent::new();
         let mut created = Vec::new();
         let mut get = |address: String| {
-            values.get_or_create(&address, || created.push(address.clone()));
+            values.get_or_create(&address, Duration::ZERO, || created.push(address.clone()));
             values.values.len()
         };
         for number in 0..10 * CHANNELS_MAX {
@@ -104,5 +125,25 @@ mod tests {
         }
         assert_eq!(created.iter().filter(|address| *address == "busy:1").count(), 1);
         assert_eq!(created.len(), 10 * CHANNELS_MAX + 1);
+    }
+
+    #[test]
+    fn idle_values_are_dropped_at_the_next_use_of_another() {
+        let mut values = Recent::new();
+        let mut created = Vec::new();
+        let mut get = |address: &str, seconds: u64| {
+            values.get_or_create(address, Duration::from_secs(seconds), || created.push(address.to_owned()));
+            let mut kept: Vec<_> = values.values.keys().cloned().collect();
+            kept.sort_unstable();
+            kept.join(" ")
+        };
+        assert_eq!(get("idle:1", 1_000), "idle:1");
+        assert_eq!(get("busy:1", 1_100), "busy:1 idle:1");
+        assert_eq!(get("busy:1", 1_299), "busy:1 idle:1");
+        assert_eq!(get("busy:1", 1_450), "busy:1");
+        // One that is asked for is kept, however long it was idle.
+        assert_eq!(get("busy:1", 10_000), "busy:1");
+        assert_eq!(get("idle:1", 10_001), "busy:1 idle:1");
+        assert_eq!(created, ["idle:1", "busy:1", "idle:1"]);
     }
 }

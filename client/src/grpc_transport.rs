@@ -46,8 +46,8 @@ impl fmt::Debug for GrpcTransport {
 impl GrpcTransport {
     /// A transport to the servers of the directory's cluster. Connects at the first call. Its tasks are those of `runtime`.
     pub fn new(runtime: Runtime, directory: Arc<dyn Directory>) -> Self {
-        let channels = Channels::to_peers(runtime.net.clone(), Windows::CALLS);
-        let scan_channels = Channels::to_peers(runtime.net.clone(), Windows::SCANS);
+        let channels = Channels::to_peers(&runtime, Windows::CALLS);
+        let scan_channels = Channels::to_peers(&runtime, Windows::SCANS);
         Self { channels, scan_channels, small_calls: SmallCalls::new(runtime, Arc::clone(&directory)), directory }
     }
 

@@ -110,7 +110,7 @@ impl ActiveMaster {
     ) -> Self {
         let shared_directory: Arc<dyn Directory> = Arc::new(directory.clone());
         let (cluster, epoch) = (identity.cluster, lock.epoch(identity.epoch_base));
-        let servers = ServerClient::new(runtime.net.clone(), Arc::clone(&shared_directory), cluster, epoch);
+        let servers = ServerClient::new(&runtime, Arc::clone(&shared_directory), cluster, epoch);
         let transport = Arc::new(GrpcTransport::new(runtime.clone(), Arc::clone(&shared_directory)));
         let client = Cluster::new(ClusterOptions {
             directory: shared_directory,

@@ -28,7 +28,7 @@ use ebla_proto::locate::CountersRequest;
 use ebla_proto::locate::locate_client::LocateClient;
 use ebla_proto::status::from_status;
 use ebla_proto::{control, convert, record, tablet};
-use ebla_runtime::Net;
+use ebla_runtime::Runtime;
 use ebla_runtime::net::Windows;
 use ebla_runtime::trace::{self, Stage, TRACEPARENT};
 use tonic::transport::Channel;
@@ -121,10 +121,15 @@ impl fmt::Debug for ServerClient {
 }
 
 impl ServerClient {
-    pub(crate) fn new(net: Net, directory: Arc<dyn Directory>, cluster: ClusterId, epoch: MasterEpoch) -> Self {
+    pub(crate) fn new(
+        runtime: &Runtime,
+        directory: Arc<dyn Directory>,
+        cluster: ClusterId,
+        epoch: MasterEpoch,
+    ) -> Self {
         let cluster = Bytes::copy_from_slice(&cluster.to_bytes());
         let fence = control::Fence { cluster, master_epoch: epoch.get() };
-        Self { channels: Channels::to_peers(net, Windows::CALLS), directory, fence }
+        Self { channels: Channels::to_peers(runtime, Windows::CALLS), directory, fence }
     }
 
     async fn client(&self, server: ServerId) -> Result<ControlClient<Channel>, RpcError> {

@@ -38,7 +38,7 @@ pub(crate) fn start(manager: &Arc<TabletManager>, directory: &ChubbyDirectory, r
     let comparing = Comparing {
         manager: Arc::clone(manager),
         directory: directory.clone(),
-        channels: Channels::to_peers(runtime.net.clone(), Windows::CALLS),
+        channels: Channels::to_peers(runtime, Windows::CALLS),
         runtime: runtime.clone(),
     };
     runtime.tasks.spawn_until_stopped("clocks", comparing.run());

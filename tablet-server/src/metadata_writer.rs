@@ -97,7 +97,7 @@ impl MetadataWriter {
     /// A writer that only queues tablets until [`MetadataWriter::start`].
     #[must_use]
     pub fn new(server: ServerId, chubby: SharedChubby, directory: ChubbyDirectory, runtime: &Runtime) -> Arc<Self> {
-        let channels = Arc::new(Channels::to_peers(runtime.net.clone(), Windows::CALLS));
+        let channels = Arc::new(Channels::to_peers(runtime, Windows::CALLS));
         let imports = ImportClient::new(Arc::clone(&channels), directory.clone(), runtime.clock.clone());
         Arc::new(Self {
             server,

@@ -61,7 +61,7 @@ impl fmt::Debug for LocateDirectory {
 impl LocateDirectory {
     /// A directory with these seeds: addresses (`host:port`) of tablet servers.
     pub fn new(seeds: Vec<String>, runtime: &Runtime) -> Self {
-        let channels = Channels::new(runtime.net.clone());
+        let channels = Channels::new(runtime);
         Self { seeds, channels, clock: runtime.clock.clone(), cached: Mutex::default() }
     }
 

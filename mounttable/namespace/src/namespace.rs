@@ -141,7 +141,7 @@ impl Builder {
         };
         let identity = self.identity.map(header).transpose()?;
         Ok(Namespace(Arc::new(Inner {
-            channels: Channels::new(self.runtime.net.clone()),
+            channels: Channels::new(&self.runtime),
             runtime: self.runtime,
             identity,
             timeout: self.timeout,

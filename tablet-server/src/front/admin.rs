@@ -73,7 +73,7 @@ struct Inner {
 impl MasterClient {
     /// A client of the master that this Chubby names; `directory` is a copy of Chubby's files.
     pub fn new(chubby: SharedChubby, directory: ChubbyDirectory, runtime: Runtime) -> Self {
-        let channels = Channels::to_peers(runtime.net.clone(), Windows::CALLS);
+        let channels = Channels::to_peers(&runtime, Windows::CALLS);
         Self { inner: Arc::new(Inner { chubby, directory, channels, runtime }) }
     }
 

@@ -121,7 +121,7 @@ pub(crate) fn add_services(routes: Routes, config: FrontConfig, access: AccessCo
         .with(CallMetrics::new(metrics.clone(), FrontService::Data, clock.clone()));
     let recorder = config.recorder;
     let data = WithTrace::new(data, Arc::clone(&recorder), Origin::Data);
-    let channels = Channels::to_peers(config.runtime.net.clone(), Windows::CALLS);
+    let channels = Channels::to_peers(&config.runtime, Windows::CALLS);
     let traces = TraceService::new(Arc::clone(&recorder), config.directory.clone(), access.clone(), channels);
     let traces = TracesServer::new(traces).with(Metering).with(access.clone());
     let master = MasterClient::new(config.chubby, config.directory, config.runtime);

@@ -97,7 +97,7 @@ struct OtherServers {
 
 impl OtherServers {
     fn new(runtime: &Runtime, patience: Duration) -> Self {
-        let channels = Channels::to_peers(runtime.net.clone(), Windows::CALLS);
+        let channels = Channels::to_peers(runtime, Windows::CALLS);
         Self { channels, clock: runtime.clock.clone(), patience, missing_since: None }
     }
 
