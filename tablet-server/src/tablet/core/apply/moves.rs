@@ -118,6 +118,7 @@ impl<C: CellReader> Applier<'_, C> {
             self.state.take_over_times(time, gc_time);
         }
         if self.state.tables.get(&table).is_none_or(|known| known.schema.version < schema.version) {
+            self.end_copies(table);
             self.state.set_schema(schema);
         }
         for (operation, range) in adopted {

@@ -9,9 +9,7 @@ use ebla_model::id::{OperationId, TabletId};
 use ebla_model::idempotency::TOKENS_BYTES_MAX;
 use ebla_model::key::{KeyRange, RowKey};
 use ebla_model::stored_row::stored_range;
-use ebla_model::tablet_move::{
-    ImportChunk, ImportPosition, ImportStart, ImportStatus, ImportedToken, MoveId, MoveStep,
-};
+use ebla_model::tablet_move::{ImportChunk, ImportPosition, ImportStatus, ImportedToken, MoveId, MoveStep};
 
 use super::{Exported, Group, TABLE, TABLET, World, export, is_inside, rows, schema};
 
@@ -97,6 +95,24 @@ fn a_late_chunk_of_another_attempt_is_refused() {
     assert!(world.target_serves());
 }
 
+/// A third group, with another tablet of the table.
+fn third_group(version: u64) -> Group {
+    let mut third = Group::new(12);
+    let range = KeyRange::new(RowKey::new("x"), None).unwrap();
+    third.state.add_tablet(schema(version), TabletId::new(20), range);
+    third
+}
+
+/// The tablet of the third group begins to arrive in `target`, by a move that is not copied ahead.
+fn begin_from(third: &Group, target: &mut Group) -> ImportStatus {
+    let tablet = &third.state.tablets[&TabletId::new(20)];
+    let exported =
+        Exported { table: TABLE, range: tablet.range.clone(), ticket: target.state.ticket_floor, copy: None };
+    let start = export::start(&third.state, &exported).unwrap();
+    let id = MoveId { tablet: TabletId::new(20), generation: tablet.generation };
+    target.step(id, MoveStep::Begin(Box::new(start)))
+}
+
 /// Everything up to the differences is in the target.
 fn copied() -> World {
     let mut world = World::new();
@@ -163,6 +179,18 @@ fn a_schema_that_the_target_gets_after_the_departure_ends_the_move() {
     assert!(world.attempt.is_none() && !world.target_serves());
     world.take_back();
     assert!(world.source_serves());
+}
+
+/// As [`a_group_with_a_later_schema_takes_no_copy_by_an_earlier_one`]; another tablet of the table brings the later schema.
+#[test]
+fn a_tablet_that_arrives_with_a_later_schema_ends_copies_by_the_earlier_one() {
+    let mut world = copied();
+    let arrived = begin_from(&third_group(2), &mut world.target);
+    assert!(matches!(arrived, ImportStatus::Importing(_)), "{arrived:?}");
+    assert_eq!(world.target.state.copies().count(), 0, "the copy has ended");
+    world.drive(true);
+    world.deliver(world.sent.len() - 1);
+    assert!(world.attempt.is_none() && world.source_serves(), "the source finds that before the tablet departs");
 }
 
 /// The clock of the source's leader jumps during the copy, and stays there for long.
@@ -244,17 +272,10 @@ fn an_adopted_operation_must_not_concern_a_tablet_that_is_being_copied() {
     world.deliver(0);
     assert_eq!(world.target.state.copies().count(), 1);
     // Another tablet arrives from a group that has dropped rows of both.
-    let mut third = Group::new(12);
-    let range = KeyRange::new(RowKey::new("x"), None).unwrap();
-    third.state.add_tablet(schema(1), TabletId::new(20), range.clone());
+    let mut third = third_group(1);
     third.apply(CommandKind::DropRange { operation: OperationId::new(77), table: TABLE, range: KeyRange::all() });
-    let ticket = world.target.state.applied.index;
-    let exported = Exported { table: TABLE, range, ticket, copy: None };
-    let start = export::start(&third.state, &exported).unwrap();
-    let id = MoveId { tablet: TabletId::new(20), generation: third.state.tablets[&TabletId::new(20)].generation };
     // Without a tablet of the table in the target, only the copy stands against it.
     world.target.state.remove_tablets(&[TabletId::new(9)]);
-    let start = ImportStart { ticket: world.target.state.ticket_floor, ..start };
-    let status = world.target.step(id, MoveStep::Begin(Box::new(start)));
+    let status = begin_from(&third, &mut world.target);
     assert!(matches!(&status, ImportStatus::Refused(why) if why.contains("being dropped")), "{status:?}");
 }
