@@ -465,8 +465,7 @@ impl<'a, C: CellReader> Applier<'a, C> {
         }
         // A group without tablets of the table gets its schema with its first one.
         if self.state.tables.get(&schema.table).is_some_and(|known| schema.version > known.schema.version) {
-            self.end_copies(schema.table);
-            self.state.set_schema(schema);
+            self.replace_schema(schema);
         }
         Reply::Done
     }

@@ -6,9 +6,10 @@
 use ebla_model::codec;
 use ebla_model::command::{RefusalKind, Reply};
 use ebla_model::group_time::{AGES_DIFFER, GroupTimes};
-use ebla_model::id::{CopyId, GroupId, LogIndex, OperationId, TableId, TabletId};
+use ebla_model::id::{CopyId, GroupId, LogIndex, OperationId, TabletId};
 use ebla_model::key::KeyRange;
 use ebla_model::metadata::GroupDescriptor;
+use ebla_model::schema::TableSchema;
 use ebla_model::stored_row::stored_range;
 use ebla_model::tablet_move::{
     Arrival, ArrivalProgress, Departure, DeparturePhase, DroppedRows, ImportChunk, ImportPosition, ImportStart,
@@ -118,8 +119,7 @@ impl<C: CellReader> Applier<'_, C> {
             self.state.take_over_times(time, gc_time);
         }
         if self.state.tables.get(&table).is_none_or(|known| known.schema.version < schema.version) {
-            self.end_copies(table);
-            self.state.set_schema(schema);
+            self.replace_schema(schema);
         }
         for (operation, range) in adopted {
             self.state.record_operation(operation, Some(DroppedRows { table, range }));
@@ -179,11 +179,13 @@ impl<C: CellReader> Applier<'_, C> {
         Ok(())
     }
 
-    /// Ends the copies of tablets of a table whose schema changes here: see [`Self::check_schema`]. The source finds that with its next step.
-    pub(super) fn end_copies(&mut self, table: TableId) {
-        for (tablet, arrival) in self.state.copies_of(table) {
+    /// Sets a later schema of a table, or its first one here. Copies of its tablets by the earlier one end: see [`Self::check_schema`]. Their
+    /// sources find that with their next step.
+    pub(super) fn replace_schema(&mut self, schema: TableSchema) {
+        for (tablet, arrival) in self.state.copies_of(schema.table) {
             self.end_import(tablet, &arrival);
         }
+        self.state.set_schema(schema);
     }
 
     /// Ages are evaluated at a group's GC time. If that of one group is later than the present in the other group, because a clock was
