@@ -1,8 +1,10 @@
 //! gRPC channels by address, each created at its first use and cached.
 //!
-//! A channel reconnects by itself. One that nobody asked for during [`CHANNEL_IDLE`] is dropped, and its connection is closed. The
-//! number of channels is bounded too: addresses may come from others, such as names that anyone may mount. When there are too
-//! many, those that were not used for the longest time are dropped. Calls in progress on a channel that is dropped are completed.
+//! A channel reconnects by itself. It is dropped when it has not been used for [`CHANNEL_IDLE`], and its connection is closed when no
+//! call is in progress on it. The stream of small calls to a server (`small_calls.rs`) is such a call, and stays open.
+//!
+//! The number of channels is bounded too: addresses may come from others, such as names that anyone may mount. When there are too
+//! many, those that were not used for the longest time are dropped. Calls in progress on them are completed.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,7 +21,8 @@ pub const MESSAGE_BYTES_MAX: usize = 256 << 20;
 /// The largest number of channels, more than the servers of a cluster; at this number half of them are dropped.
 pub const CHANNELS_MAX: usize = 1_024;
 
-/// A channel that was not used for this long is dropped, half of this later at most if any channel is used then.
+/// A channel is dropped when it has not been used for this long. Idle channels are looked for when any channel is used, at most once in
+/// half of this time.
 pub const CHANNEL_IDLE: Duration = Duration::from_secs(300);
 
 /// Channels by address. Cheap to share behind an `Arc`.
