@@ -15,6 +15,7 @@ mod support;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use ebla_client::table::ReadOptions;
@@ -35,7 +36,9 @@ use tonic::{Code, Status};
 const VALUE_BYTES: usize = 1_000;
 const BATCH: u64 = 500;
 const LOADERS: u64 = 4;
-const SCAN_PAUSE: std::time::Duration = std::time::Duration::from_secs(2);
+const SCAN_PAUSE: Duration = Duration::from_secs(2);
+/// Of each call: a scan of the whole table while it grows, on a machine that other tests keep busy, takes more than the default of a minute.
+const TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 /// Incompressible, and a function of the key alone.
 fn value(number: u64) -> Bytes {
@@ -77,7 +80,7 @@ async fn grow(mebibytes: u64) {
     let runtime = Runtime::system("large");
     let up = Up::start(&folder.path().join("data"), &[]);
     let name = TableName::from_parts("test", "test", "large").unwrap();
-    let table = |at: usize| Client::endpoint(&up.addresses[at], runtime.clone()).table(&name);
+    let table = |at: usize| Client::endpoint(&up.addresses[at], runtime.clone()).table(&name).with_timeout(TIMEOUT);
     let admin = Client::endpoint(&up.addresses[0], runtime.clone()).admin();
     admin.create_table(&name, &[("f".to_owned(), Some(GcRule::MaxVersions(1)))], &[]).await.unwrap();
     let rows = mebibytes * 1024;
