@@ -35,12 +35,13 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// A late write is left in its session until the session has this many later ones.
 const HELD_BACK_MAX: u64 = 4_096;
 
-/// A session with this many writes from its lowest outstanding one gets no more. A group refuses a session of which it remembers 65,536: it would refuse
-/// it even when the session has acknowledged them, because it learns that from a write that it applies.
-const SESSION_WRITES_MAX: u64 = 32_768;
+/// A session with this many writes from its lowest outstanding one gets no more. The group writes all that it remembers of a session, 6 bytes for
+/// each write without a stored response, with each batch that contains a write of it: 48 KiB. It refuses a session of which it remembers 65,536
+/// writes: even when the session has acknowledged them, because it learns that from a write that it applies.
+const SESSION_WRITES_MAX: u64 = 8_192;
 
 /// How many sessions of a group are replaced because of [`SESSION_WRITES_MAX`] while the group remembers them.
-const FULL_SESSIONS_MAX: usize = 8;
+const FULL_SESSIONS_MAX: usize = 32;
 
 /// Maximum number of tablets of a group with sessions of their own. If more have late writes, the whole group is slow. As many
 /// tablets can move from a group to other groups at the same time.
@@ -315,7 +316,7 @@ mod tests {
     fn a_tablet_that_is_stuck_gets_a_session_of_its_own() {
         let mut group = group();
         let stuck = group.begin(STUCK, Duration::ZERO, new_id);
-        for _write in 0..2 * HELD_BACK_MAX {
+        for _write in 0..HELD_BACK_MAX * 3 / 2 {
             drop(group.begin(HEALTHY, LATE / 2, new_id));
         }
         assert!(held_back(&group.begin(HEALTHY, LATE / 2, new_id)) > HELD_BACK_MAX, "it may end soon");
@@ -340,7 +341,7 @@ mod tests {
         let count = u64::try_from(SEPARATE_MAX).unwrap() + 1;
         let _slow: Vec<Ticket> =
             (0..count).map(|tablet| group.begin(TabletId::new(10 + tablet), Duration::ZERO, new_id)).collect();
-        for _write in 0..2 * HELD_BACK_MAX {
+        for _write in 0..HELD_BACK_MAX * 3 / 2 {
             drop(group.begin(HEALTHY, LATE, new_id));
         }
         assert!(group.separate.is_empty());
