@@ -7,6 +7,7 @@ use crate::support;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_client::Client;
@@ -161,6 +162,17 @@ fn a_table_beyond_the_open_files_is_refused() {
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
+    /// One of 512 MiB with an empty folder for data; `None` without the privilege to mount, which it prints.
+    fn with_data(folder: &Path) -> Option<(Self, PathBuf)> {
+        let Some(disk) = Self::mount(&folder.join("disk"), 512) else {
+            eprintln!("skipped: mounting a file system needs root");
+            return None;
+        };
+        let data = disk.0.join("data");
+        std::fs::create_dir(&data).unwrap();
+        Some((disk, data))
+    }
+
     /// `None` without the privilege to mount.
     fn mount(at: &Path, mebibytes: u64) -> Option<Self> {
         std::fs::create_dir(at).unwrap();
@@ -192,12 +204,7 @@ impl Drop for SmallDisk {
 #[test]
 fn writes_are_accepted_again_when_space_was_freed() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(disk) = SmallDisk::mount(&folder.path().join("disk"), 512) else {
-        eprintln!("skipped: mounting a file system needs root");
-        return;
-    };
-    let data = disk.0.join("data");
-    std::fs::create_dir(&data).unwrap();
+    let Some((disk, data)) = SmallDisk::with_data(folder.path()) else { return };
     let up = Up::start(&data, &["--servers", "1", "--disk-reserve", "64M"]);
     let address = up.addresses[0].as_str();
     run(address, &["table", "create", "t", "--family", "f"]);
@@ -223,4 +230,47 @@ fn writes_are_accepted_again_when_space_was_freed() {
     assert!(run(address, &["row", "get", "t", "after"]).contains("value"));
     assert!(run(address, &["status"]).starts_with("healthy"));
     up.stop();
+}
+
+/// Deletes more rows than the rest of a page has room for.
+async fn delete_many(address: &str) {
+    let client = Client::endpoint(address, Runtime::system("test"));
+    let table = client.table(&TableName::from_parts("dev", "dev", "t").unwrap()).with_timeout(Duration::from_secs(120));
+    let row = |number: u32| (RowKey::new(format!("row-{number:0100}")), vec![Mutation::DeleteRow]);
+    let rows: Vec<_> = (0..500).map(row).collect();
+    for deleted in table.mutate_rows(&rows).await.unwrap() {
+        deleted.unwrap();
+    }
+}
+
+#[test]
+fn a_server_on_a_full_disk_waits_until_there_is_space() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some((disk, data)) = SmallDisk::with_data(folder.path()) else { return };
+    let flags = ["--servers", "1", "--disk-reserve", "1M"];
+    let up = Up::start(&data, &flags);
+    let address = up.addresses[0].clone();
+    run(&address, &["table", "create", "t", "--family", "f"]);
+    run(&address, &set("kept"));
+    let ballast = disk.fill(0);
+    std::thread::scope(|scope| {
+        let deleting = scope.spawn(|| support::block_on(delete_many(&address)));
+        (0..POLLS / 10).for_each(|_| support::pause());
+        assert!(!deleting.is_finished(), "the commit log has no space");
+        assert!(run(&address, &["row", "get", "t", "kept"]).contains("value"), "the server lives");
+        std::fs::remove_file(&ballast).unwrap();
+        deleting.join().unwrap();
+    });
+    up.stop();
+
+    let ballast = disk.fill(0);
+    std::thread::scope(|scope| {
+        let started = scope.spawn(|| Up::start(&data, &flags));
+        (0..POLLS / 10).for_each(|_| support::pause());
+        assert!(!started.is_finished(), "a server does not start without space");
+        std::fs::remove_file(&ballast).unwrap();
+        let up = started.join().unwrap();
+        assert!(run(&up.addresses[0], &["row", "get", "t", "kept"]).contains("value"));
+        up.stop();
+    });
 }

@@ -118,6 +118,14 @@ pub enum Failpoint {
     IteratorStatusIgnored,
     /// A scan that continues after a failure begins with the last row that it has returned.
     ScanResumesInclusively,
+    /// A later cluster version becomes active although a process has registered since the master listed them.
+    VersionIgnoresStarts,
+    /// A later cluster version becomes active although servers with replicas are not registered.
+    VersionIgnoresAbsent,
+    /// A tablet is copied ahead of its move although the active cluster version does not have that.
+    CopyAheadUnchecked,
+    /// The registry is replaced without a sync.
+    RegistryNotSynced,
 }
 
 /// Written to the log when a failpoint is enabled, and so contained in every program that can enable one.
@@ -131,7 +139,7 @@ static ENABLED: AtomicU8 = AtomicU8::new(NONE);
 
 impl Failpoint {
     /// All failpoints.
-    pub const ALL: [Self; 53] = [
+    pub const ALL: [Self; 57] = [
         Self::VoteAfterRestart,
         Self::AckBeforeSync,
         Self::VoteNotSaved,
@@ -185,6 +193,10 @@ impl Failpoint {
         Self::ReceiverUnchecked,
         Self::IteratorStatusIgnored,
         Self::ScanResumesInclusively,
+        Self::VersionIgnoresStarts,
+        Self::VersionIgnoresAbsent,
+        Self::CopyAheadUnchecked,
+        Self::RegistryNotSynced,
     ];
 
     /// Whether this failpoint is enabled in this process. One relaxed load of a byte that never changes in the released

@@ -18,6 +18,8 @@ pub mod sim;
 use std::io;
 use std::sync::Arc;
 
+use ebla_runtime::Failpoint;
+
 pub use real::RealDisk;
 pub use sim::SimDisk;
 
@@ -73,6 +75,54 @@ pub trait Disk: Send + Sync + 'static {
     /// # Errors
     /// The system's error; the caller must not continue as if they were.
     fn sync_dir(&self) -> io::Result<()>;
+}
+
+/// Removes a file, if it exists.
+///
+/// # Errors
+/// The system's error.
+pub(crate) fn remove_if_exists(disk: &dyn Disk, name: &str) -> io::Result<()> {
+    match disk.remove(name) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Reads a whole file; `None` when it does not exist.
+///
+/// # Errors
+/// The system's error.
+pub(crate) fn read_file(disk: &dyn Disk, name: &str) -> io::Result<Option<Vec<u8>>> {
+    let file = match disk.open(name, Durability::OnSync) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut content = vec![0; usize::try_from(file.len()?).unwrap_or(usize::MAX)];
+    let read = file.read_at(0, &mut content)?;
+    content.truncate(read);
+    Ok(Some(content))
+}
+
+/// Replaces a file, or creates it, in one step; durable on return.
+///
+/// # Errors
+/// The system's error. The file then has its old or its new content, never a mixture; its old one if the error is `StorageFull`.
+pub(crate) fn replace_file(disk: &dyn Disk, name: &str, content: &[u8]) -> io::Result<()> {
+    let temporary = format!("{name}.new");
+    remove_if_exists(disk, &temporary)?;
+    let file = disk.create(&temporary)?;
+    file.write_at(0, content)?;
+    // After this point it is not known whether anything was replaced, whatever the kind of the error.
+    let is_synced = !Failpoint::RegistryNotSynced.is_enabled();
+    let rest = || {
+        if is_synced {
+            file.sync()?;
+        }
+        disk.rename(&temporary, name)?;
+        if is_synced { disk.sync_dir() } else { Ok(()) }
+    };
+    rest().map_err(|error| io::Error::other(error.to_string()))
 }
 
 /// An open file.

@@ -25,10 +25,10 @@ mod state;
 mod tests;
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ebla_model::error::{Error, ErrorKind, Reason};
 use ebla_model::id::{GroupId, LogId, LogIndex, MasterEpoch, ReplicaId};
@@ -38,6 +38,7 @@ use tracing::warn;
 use self::repair::{Repair, TEMPORARY};
 use self::state::{DecodeError, FORMAT, State};
 pub use self::state::{Identity, ReplicaOrigin, ReplicaRecord, ReplicaState};
+use crate::disk::{self, Disk, RealDisk};
 use crate::folder;
 use crate::log::{GroupReplica, SegmentManifest};
 
@@ -91,6 +92,9 @@ pub enum RegistryError {
     /// The replica does not exist here in the state that the call needs.
     #[error("replica {0} is not on this server")]
     Unknown(GroupReplica),
+    /// The disk has no space for the change, which was not made. It can be repeated when there is space.
+    #[error("write registry {}: the disk has no space", .0.display())]
+    NoSpace(PathBuf),
     /// An earlier change could not be written; the state on disk is unknown. The process must exit.
     #[error("registry unavailable after an earlier write failure; restart the server")]
     Failed,
@@ -120,6 +124,7 @@ impl RegistryError {
             Self::StaleEpoch { .. } => Reason::StaleEpoch,
             Self::Removed(_) | Self::Unknown(_) => Reason::NotFound,
             Self::Exists(_) => Reason::AlreadyExists,
+            Self::NoSpace(_) => Reason::ResourceExhausted,
             Self::Failed | Self::Io { .. } => Reason::Internal,
         }
     }
@@ -139,13 +144,18 @@ impl From<RegistryError> for Error {
 /// The registry of one data folder. Share it in an `Arc`; changes block on the disk.
 pub struct Registry {
     dir: PathBuf,
+    /// The folder as the disk of the registry's file.
+    disk: Arc<dyn Disk>,
     /// The last durable state. Locked only to copy or swap the pointer.
     current: RwLock<Arc<State>>,
     /// Serialises changes; held during their IO.
     changes: Mutex<Health>,
-    /// Excludes other processes while it is open.
-    lock: File,
+    /// Called once, when a change could not be written.
+    on_failure: OnceLock<OnFailure>,
 }
+
+/// What to do when a change could not be written.
+type OnFailure = Box<dyn Fn(&RegistryError) + Send + Sync>;
 
 /// Whether changes can still be written.
 enum Health {
@@ -155,22 +165,41 @@ enum Health {
 }
 
 impl Registry {
-    /// Opens the data folder, creating it when it is missing, and repairs what a crash left.
+    /// Opens the data folder, creating it when it is missing, locks it, and repairs what a crash left.
     ///
     /// # Errors
-    /// [`RegistryError::InUse`], [`RegistryError::Damaged`], [`RegistryError::LaterFormat`]; else when the file system fails.
+    /// [`RegistryError::InUse`], [`RegistryError::Damaged`], [`RegistryError::LaterFormat`], [`RegistryError::NoSpace`]; else when the file
+    /// system fails.
     pub fn open(dir: &Path) -> Result<Self, RegistryError> {
+        let disk = RealDisk::open(dir).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => RegistryError::InUse(dir.to_owned()),
+            _ => RegistryError::io("open", dir)(error),
+        })?;
+        Self::open_on(Arc::new(disk), dir)
+    }
+
+    /// As [`Self::open`], with the registry's file on `disk`, which excludes other processes. The folders of the replicas are on the file
+    /// system in any case.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_on(disk: Arc<dyn Disk>, dir: &Path) -> Result<Self, RegistryError> {
         fs::create_dir_all(dir.join(GROUPS)).map_err(RegistryError::io("create", dir))?;
         folder::sync_parent(dir).map_err(RegistryError::io("sync folder of", dir))?;
-        let lock = lock_folder(dir)?;
-        let recorded = read_state(dir)?;
+        let recorded = read_state(disk.as_ref(), dir)?;
         let repair = repair::plan(&recorded, &folder_names(&dir.join(GROUPS))?);
         apply_repair(dir, &repair)?;
         let current = RwLock::new(Arc::new(repair.state));
-        let registry = Self { dir: dir.to_owned(), current, changes: Mutex::new(Health::Good), lock };
+        let (changes, on_failure) = (Mutex::new(Health::Good), OnceLock::new());
+        let registry = Self { dir: dir.to_owned(), disk, current, changes, on_failure };
         // Written even without a change: a folder that was ever used has a registry, so a missing one means damage.
         registry.change(|_| Ok(()))?;
         Ok(registry)
+    }
+
+    /// Calls `on_failure` when a change cannot be written: the process must exit then. Only the first registration has an effect.
+    pub fn set_failure_callback(&self, on_failure: impl Fn(&RegistryError) + Send + Sync + 'static) {
+        let _first_stays = self.on_failure.set(Box::new(on_failure));
     }
 
     /// The data folder.
@@ -424,10 +453,15 @@ impl Registry {
         }
         let mut state = State::clone(&self.state());
         edit(&mut state)?;
-        let path = self.dir.join(FILE);
-        if let Err(error) = folder::replace_file(&path, &state.encode()) {
+        if let Err(error) = disk::replace_file(self.disk.as_ref(), FILE, &state.encode()) {
+            let path = self.dir.join(FILE);
+            if error.kind() == io::ErrorKind::StorageFull {
+                return Err(RegistryError::NoSpace(path));
+            }
             *health = Health::Failed;
-            return Err(RegistryError::io("write", path)(error));
+            let failure = RegistryError::io("write", path)(error);
+            self.on_failure.get().inspect(|on_failure| on_failure(&failure));
+            return Err(failure);
         }
         *self.current.write() = Arc::new(state);
         Ok(())
@@ -441,12 +475,14 @@ impl SegmentManifest for Registry {
     }
 
     fn record(&self, sequence: u64) -> io::Result<()> {
-        self.record_segment(sequence).map_err(io::Error::other)
+        self.record_segment(sequence).map_err(|error| match error {
+            RegistryError::NoSpace(_) => io::Error::new(io::ErrorKind::StorageFull, error),
+            error => io::Error::other(error),
+        })
     }
 }
 
 const FILE: &str = "registry";
-const LOCK: &str = "LOCK";
 const GROUPS: &str = "groups";
 /// Lost and found: unknown folders are moved here.
 const LOST_AND_FOUND: &str = "set-aside";
@@ -463,32 +499,14 @@ fn next_folder(group: GroupReplica, current: &str) -> String {
     format!("{}.{}", first_folder(group), number.saturating_add(1))
 }
 
-impl Drop for Registry {
-    fn drop(&mut self) {
-        // Not only by closing the file: a child that another thread has just forked has a copy of it until it executes its program.
-        let _released = rustix::fs::flock(&self.lock, rustix::fs::FlockOperation::Unlock);
-    }
-}
-
-fn lock_folder(dir: &Path) -> Result<File, RegistryError> {
-    use rustix::fs::{FlockOperation, flock};
-    let path = dir.join(LOCK);
-    let file = File::create(&path).map_err(RegistryError::io("open", &path))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(RegistryError::InUse(dir.to_owned())),
-        Err(error) => Err(RegistryError::io("lock", path)(error.into())),
-    }
-}
-
-fn read_state(dir: &Path) -> Result<State, RegistryError> {
+fn read_state(disk: &dyn Disk, dir: &Path) -> Result<State, RegistryError> {
     let path = dir.join(FILE);
-    match fs::read(&path) {
-        Ok(bytes) => State::decode(&bytes).map_err(|error| match error {
+    match disk::read_file(disk, FILE) {
+        Ok(Some(bytes)) => State::decode(&bytes).map_err(|error| match error {
             DecodeError::Damaged(message) => RegistryError::Damaged { path, message },
             DecodeError::LaterFormat(format) => RegistryError::LaterFormat { path, format },
         }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => initial_state(dir, path),
+        Ok(None) => initial_state(dir, path),
         Err(error) => Err(RegistryError::io("read", path)(error)),
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ebla_model::error::Error;
 use ebla_model::time::whole_micros;
 use ebla_runtime::{Rng, Runtime};
-use ebla_storage::log::{CommitLog, LogError, LogOptions, LogStep};
+use ebla_storage::log::{CommitLog, LogError, LogOptions, LogStep, NO_SPACE_PAUSE};
 use tokio::sync::{Notify, watch};
 use tracing::error;
 
@@ -97,13 +97,17 @@ async fn write_batches(
         loop {
             log.begin_sync();
             sync.wait(rng).await;
-            if log.step()? == LogStep::Idle
-                && tokio::time::timeout(commit_marker_delay, queued.notified()).await.is_err()
-            {
-                log.begin_sync();
-                sync.wait(rng).await;
-                log.write_commit_marker()?;
-                break;
+            match log.step()? {
+                LogStep::Wrote => {}
+                LogStep::NoSpace => tokio::time::sleep(NO_SPACE_PAUSE).await,
+                LogStep::Idle => {
+                    if tokio::time::timeout(commit_marker_delay, queued.notified()).await.is_err() {
+                        log.begin_sync();
+                        sync.wait(rng).await;
+                        log.write_commit_marker()?;
+                        break;
+                    }
+                }
             }
         }
     }
@@ -113,32 +117,63 @@ async fn write_batches(
 mod tests {
     use ebla_model::id::{GroupId, ReplicaId};
     use ebla_storage::disk::SimDisk;
+    use ebla_storage::disk::sim::Fault;
     use ebla_storage::log::{GroupReplica, MemoryManifest, Record};
 
     use super::*;
 
+    const GROUP: GroupReplica = GroupReplica { group: GroupId::new(1), replica: ReplicaId::new(1) };
+
+    /// A log with a group, and the task that writes it.
+    struct Fixture {
+        disk: SimDisk,
+        log: CommitLog,
+        failure: watch::Sender<Option<Error>>,
+        _runtime: Runtime,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let (disk, manifest) = (SimDisk::new(), Arc::new(MemoryManifest::default()));
+            let (log, _recovered) = CommitLog::open(Arc::new(disk.clone()), manifest, LogOptions::default()).unwrap();
+            log.add_group(GROUP).unwrap();
+            let threads = Threads::Inline { sync: SyncLatency::new(Duration::from_millis(1)) };
+            let (runtime, failure) = (Runtime::system("log"), watch::Sender::new(None));
+            start(&log, &threads, &runtime, failure.clone()).unwrap();
+            Self { disk, log, failure, _runtime: runtime }
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_failed_write_of_the_task_is_reported() {
-        let (disk, manifest) = (SimDisk::new(), Arc::new(MemoryManifest::default()));
-        let (log, _recovered) = CommitLog::open(Arc::new(disk.clone()), manifest, LogOptions::default()).unwrap();
-        let group = GroupReplica { group: GroupId::new(1), replica: ReplicaId::new(1) };
-        log.add_group(group).unwrap();
-        let threads = Threads::Inline { sync: SyncLatency::new(Duration::from_millis(1)) };
-        let (runtime, failure) = (Runtime::system("log"), watch::Sender::new(None));
-        start(&log, &threads, &runtime, failure.clone()).unwrap();
+        let Fixture { disk, log, failure, _runtime } = Fixture::new();
         let written = async |vote: &'static [u8]| {
             let (sender, receiver) = tokio::sync::oneshot::channel();
-            let records = vec![Record::Vote { group, vote: vote.into() }];
+            let records = vec![Record::Vote { group: GROUP, vote: vote.into() }];
             log.submit(records, Box::new(move |outcome| drop(sender.send(outcome))));
             receiver.await.unwrap()
         };
         written(b"first").await.unwrap();
         assert_eq!(*failure.borrow(), None);
-        disk.fill();
+        disk.arm(1, Fault::SyncFails);
         assert!(matches!(written(b"second").await, Err(LogError::Disk { .. })));
         let mut failures = failure.subscribe();
         let reported = failures.wait_for(Option::is_some).await.unwrap().clone();
-        assert!(reported.unwrap().message.contains("space"), "{failure:?}");
+        assert!(reported.unwrap().message.contains("sync batch"), "{failure:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_waits_while_the_disk_is_full() {
+        let Fixture { disk, log, failure, _runtime } = Fixture::new();
+        let (sender, mut written) = tokio::sync::oneshot::channel();
+        disk.fill();
+        let records = vec![Record::Vote { group: GROUP, vote: b"vote".as_slice().into() }];
+        log.submit(records, Box::new(move |outcome| drop(sender.send(outcome))));
+        assert!(tokio::time::timeout(Duration::from_secs(60), &mut written).await.is_err(), "it waits");
+        assert!(log.syncs().running_since.is_some(), "the disk counts as one that hangs");
+        disk.make_room();
+        tokio::time::timeout(2 * NO_SPACE_PAUSE, written).await.unwrap().unwrap().unwrap();
+        assert_eq!(*failure.borrow(), None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,17 +1,23 @@
 //! What is on a server's disk when it starts: its registry, its commit log, and which replicas have lost a part of it.
 
 use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use ebla_model::error::Error;
+use ebla_model::error::{Error, Reason};
 use ebla_runtime::units::ByteSize;
 use ebla_runtime::{Blocking, Clock, Rng, Runtime};
-use ebla_storage::log::{CommitLog, LogOptions, Record, Recovered, SegmentManifest};
+use ebla_storage::log::{CommitLog, LogError, LogOptions, Record, Recovered, SegmentManifest};
 use ebla_storage::registry::{Registry, ReplicaState};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::config::ServerConfig;
 use crate::raft::GroupReplica;
+
+/// Between two attempts to open a disk that has no space for it.
+const FULL_DISK_PAUSE: Duration = Duration::from_secs(5);
 
 /// The state of the disk before the replicas are opened.
 pub(crate) struct OpenedDisk {
@@ -25,30 +31,60 @@ pub(crate) async fn open_disk(
     maintenance: &Blocking,
     runtime: &Runtime,
 ) -> Result<OpenedDisk, Error> {
-    let (config, rng, clock) = (config.clone(), runtime.rng.fork(), runtime.clock.clone());
-    let opened = maintenance.run(move || open_disk_now(&config, rng, clock)).await;
-    opened.map_err(|error| Error::internal(error.to_string()))?
+    loop {
+        let (parts, rng, clock) = (config.clone(), runtime.rng.fork(), runtime.clock.clone());
+        let opened = maintenance.run(move || open_disk_now(&parts, rng, clock)).await;
+        match opened.map_err(|error| Error::internal(error.to_string()))? {
+            Err(error) if error.reason == Reason::ResourceExhausted => {
+                warn!(%error, folder = %config.data_dir.display(), "waiting for disk space to start: free some; nothing is lost");
+                tokio::time::sleep(FULL_DISK_PAUSE).await;
+            }
+            opened => return opened,
+        }
+    }
 }
 
 fn open_disk_now(config: &ServerConfig, rng: Rng, clock: Clock) -> Result<OpenedDisk, Error> {
-    let doing = |action: &'static str| move |error: std::io::Error| Error::internal(format!("{action}: {error}"));
+    let doing = |action: &'static str| move |error: io::Error| failed(&error, format!("{action}: {error}"));
     let data_dir = &config.data_dir;
     std::fs::create_dir_all(data_dir).map_err(doing("create the data folder"))?;
-    let registry = Arc::new(Registry::open(data_dir)?);
+    let folder = (config.options.open_disk)(data_dir).map_err(opening(data_dir))?;
+    let registry = Arc::new(Registry::open_on(folder, data_dir)?);
     // Partly received checkpoints do not survive a restart.
     let scratch = data_dir.join("scratch");
     if scratch.exists() {
         std::fs::remove_dir_all(&scratch).map_err(doing("remove the scratch folder"))?;
     }
-    let disk = (config.options.open_disk)(&data_dir.join("log")).map_err(doing("open the log's folder"))?;
+    let log_dir = data_dir.join("log");
+    let disk = (config.options.open_disk)(&log_dir).map_err(opening(&log_dir))?;
     let to_usize = |size: ByteSize| usize::try_from(size.bytes()).unwrap_or(usize::MAX);
     let (segment_bytes, cache_bytes) = (to_usize(config.options.segment_bytes), to_usize(config.options.log_cache));
     let options = LogOptions { segment_bytes, cache_bytes, rng, clock, ..LogOptions::default() };
-    let (log, recovered) = CommitLog::open(disk, Arc::clone(&registry) as Arc<dyn SegmentManifest>, options)
-        .map_err(|error| Error::damaged(format!("open the commit log: {error}")))?;
+    let (log, recovered) = CommitLog::open(disk, Arc::clone(&registry) as Arc<dyn SegmentManifest>, options).map_err(
+        |error| match error {
+            LogError::NoSpace { .. } => Error::new(Reason::ResourceExhausted, error.to_string()),
+            error => Error::damaged(format!("open the commit log: {error}")),
+        },
+    )?;
     remove_deleted_groups(&log, &registry, &recovered);
     let quarantined = find_damaged(&registry, &recovered);
     Ok(OpenedDisk { registry, log, quarantined })
+}
+
+/// The error of a folder that cannot be opened.
+fn opening(folder: &Path) -> impl Fn(io::Error) -> Error {
+    move |error| match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            let message = format!("data folder {} is in use by another process", folder.display());
+            Error::new(Reason::FailedPrecondition, message)
+        }
+        _ => failed(&error, format!("open {}: {error}", folder.display())),
+    }
+}
+
+fn failed(error: &io::Error, message: String) -> Error {
+    let is_full = error.kind() == io::ErrorKind::StorageFull;
+    Error::new(if is_full { Reason::ResourceExhausted } else { Reason::Internal }, message)
 }
 
 /// Removes groups from the log whose replicas were removed or never completely created. After a crash before this removal,

@@ -61,7 +61,7 @@ pub(crate) fn damage(cluster: &SimCluster, number: usize, file: RottenFile, rng:
             (Damaged::Table(number, inode), "table".to_owned())
         }
         RottenFile::Registry => {
-            flip(&host.folder.join("registry"), rng)?;
+            host.disk.flip_bit("registry", 0, rng).then_some(())?;
             host.has_rotten_registry.store(true, Ordering::Relaxed);
             (Damaged::Registry(number), "registry".to_owned())
         }

@@ -17,8 +17,8 @@ const LOCK: &str = "LOCK";
 #[derive(Debug)]
 pub struct RealDisk {
     folder: PathBuf,
-    /// Locked until dropped; never read.
-    _lock: File,
+    /// Locked until dropped.
+    lock: File,
 }
 
 impl RealDisk {
@@ -33,11 +33,18 @@ impl RealDisk {
         if let Some(parent) = folder.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             File::open(parent)?.sync_all()?;
         }
-        Ok(Self { folder: folder.to_owned(), _lock: lock })
+        Ok(Self { folder: folder.to_owned(), lock })
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
+    }
+}
+
+impl Drop for RealDisk {
+    fn drop(&mut self) {
+        // Not only by closing the file: a child that another thread has just forked has a copy of it until it executes its program.
+        let _released = self.lock.unlock();
     }
 }
 

@@ -275,7 +275,8 @@ impl SimDisk {
         self.state.lock().free_bytes = Some(bytes);
     }
 
-    /// Fills the disk: from now on files cannot be created, and a write beyond the end of a file fails and writes nothing.
+    /// Fills the disk: from now on files cannot be created, and a write beyond the end of a file fails. It writes what has room in the last
+    /// sector of the file.
     pub fn fill(&self) {
         self.state.lock().is_full = true;
     }
@@ -451,7 +452,12 @@ impl DiskFile for SimFile {
         let offset = to_offset(offset);
         self.with(|state, file| {
             let is_full = state.is_full;
+            let allocated = content(state, file)?.seen.len().next_multiple_of(SECTOR);
             if is_full && offset + bytes.len() > content(state, file)?.seen.len() {
+                let fitting = bytes.get(..allocated.saturating_sub(offset)).unwrap_or(bytes);
+                if !fitting.is_empty() {
+                    content(state, file)?.write(offset, fitting);
+                }
                 return Err(disk_is_full());
             }
             let outcome = state.begin(through)?;

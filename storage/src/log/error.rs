@@ -24,6 +24,15 @@ pub enum LogError {
         /// Message of the system's error.
         message: Arc<str>,
     },
+    /// The disk has no space for a batch or for a new segment. Nothing of it counts as written: the same step can be repeated when there is
+    /// space.
+    #[error("commit log: {action}: {message}")]
+    NoSpace {
+        /// The operation that failed.
+        action: &'static str,
+        /// Message of the system's error.
+        message: Arc<str>,
+    },
     /// A later release wrote the segment. Nothing was changed.
     #[error(
         "commit log segment {segment} has format {format}, written by a later release: start a release that reads it. \
@@ -73,6 +82,15 @@ impl LogError {
         move |error| Self::Disk { action, kind: error.kind(), message: error.to_string().into() }
     }
 
+    /// A failure of a write that can be repeated if only space was missing. Not for a sync: after it fails, the state of earlier writes is
+    /// unknown.
+    pub(crate) fn write(action: &'static str) -> impl Fn(io::Error) -> Self {
+        move |error| match error.kind() {
+            io::ErrorKind::StorageFull => Self::NoSpace { action, message: error.to_string().into() },
+            _ => Self::disk(action)(error),
+        }
+    }
+
     /// What the caller should do. Repeating the call here never helps.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
@@ -82,7 +100,7 @@ impl LogError {
             | Self::OutOfOrder { .. }
             | Self::Quarantined(_)
             | Self::Damaged { .. } => ErrorKind::GiveUp,
-            Self::Stopped | Self::UnknownGroup(_) => ErrorKind::RetryElsewhere,
+            Self::Stopped | Self::UnknownGroup(_) | Self::NoSpace { .. } => ErrorKind::RetryElsewhere,
             Self::TooLarge(_) => ErrorKind::FixRequest,
         }
     }

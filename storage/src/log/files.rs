@@ -20,7 +20,7 @@ use super::batch::BLOCK;
 use super::error::LogError;
 use super::manifest::SegmentManifest;
 use super::segment::{SegmentHeader, file_name, parse_file_name, parse_spare_name, spare_name};
-use crate::disk::{Disk, DiskFile, Durability};
+use crate::disk::{Disk, DiskFile, Durability, remove_if_exists};
 
 /// Bytes per read call when a whole segment is read.
 const READ_BYTES: usize = 1 << 20;
@@ -117,7 +117,7 @@ impl ActiveSegment {
 
     /// Writes a batch; durable on return.
     pub(crate) fn append(&mut self, batch: &[u8]) -> Result<(), LogError> {
-        ignore_planted(self.file.write_at(self.end as u64, batch)).map_err(LogError::disk("write batch"))?;
+        ignore_planted(self.file.write_at(self.end as u64, batch)).map_err(LogError::write("write batch"))?;
         if self.durability == Durability::OnSync {
             ignore_planted(self.file.sync()).map_err(LogError::disk("sync batch"))?;
         }
@@ -232,19 +232,35 @@ impl Files {
         room: usize,
     ) -> Result<ActiveSegment, LogError> {
         let name = file_name(header.sequence);
-        let (file, durability) = self.take_file(&name)?;
         let mut front = header.encode();
         front.extend_from_slice(content);
-        file.write_at(0, &front).map_err(LogError::disk("write segment header"))?;
-        if durability == Durability::OnSync {
-            file.sync().map_err(LogError::disk("sync segment header"))?;
+        let started = self.write_front(&name, header.sequence, &front);
+        if let Err(LogError::NoSpace { .. }) = started {
+            // The next attempt creates it again.
+            remove_if_exists(self.disk.as_ref(), &name).map_err(LogError::disk("remove segment"))?;
         }
-        self.disk.sync_dir().map_err(LogError::disk("sync folder"))?;
-        self.manifest.record(header.sequence).map_err(LogError::disk("record segment in manifest"))?;
+        let (file, durability) = started?;
         let end = front.len();
         self.live.insert(header.sequence, Segment { file: Arc::clone(&file), bytes: end });
         let limit = self.segment_bytes.max(end + room);
         Ok(ActiveSegment { sequence: header.sequence, salt: header.salt, file, durability, end, limit })
+    }
+
+    /// Writes the first bytes of a new segment, and records it in the manifest.
+    fn write_front(
+        &mut self,
+        name: &str,
+        sequence: u64,
+        front: &[u8],
+    ) -> Result<(Arc<dyn DiskFile>, Durability), LogError> {
+        let (file, durability) = self.take_file(name)?;
+        file.write_at(0, front).map_err(LogError::write("write segment header"))?;
+        if durability == Durability::OnSync {
+            file.sync().map_err(LogError::disk("sync segment header"))?;
+        }
+        self.disk.sync_dir().map_err(LogError::disk("sync folder"))?;
+        self.manifest.record(sequence).map_err(LogError::write("record segment in manifest"))?;
+        Ok((file, durability))
     }
 
     /// Begins the preparation of a spare, unless there is one or the disk is short of space.
@@ -278,7 +294,7 @@ impl Files {
 
     fn take_file(&mut self, name: &str) -> Result<(Arc<dyn DiskFile>, Durability), LogError> {
         let Some(spare) = self.spares.pop_front() else {
-            let file = self.disk.create(name).map_err(LogError::disk("create segment"))?;
+            let file = self.disk.create(name).map_err(LogError::write("create segment"))?;
             return Ok((file, Durability::OnSync));
         };
         // A prepared spare is the first one.

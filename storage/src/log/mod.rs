@@ -49,8 +49,10 @@ mod power_cut_tests;
 #[cfg(test)]
 mod tests;
 
+use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex as StdMutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_model::id::{LogId, LogIndex};
@@ -84,6 +86,9 @@ fn complete_early(done: Completion) -> Completion {
     Box::new(|_too_late| ())
 }
 
+/// The pause before a batch that the disk had no space for is written again.
+pub const NO_SPACE_PAUSE: Duration = Duration::from_millis(500);
+
 /// Result of [`CommitLog::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogStep {
@@ -91,6 +96,8 @@ pub enum LogStep {
     Wrote,
     /// Nothing was queued.
     Idle,
+    /// The disk has no space for the batch. Its submissions are queued as before: repeat the call after [`NO_SPACE_PAUSE`].
+    NoSpace,
 }
 
 /// The log; clones are the same log.
@@ -219,7 +226,13 @@ impl CommitLog {
         });
         self.submit(records, done);
         if self.inner.thread.lock().is_none() {
-            while self.step()? == LogStep::Wrote {}
+            loop {
+                match self.step()? {
+                    LogStep::Wrote => {}
+                    LogStep::Idle => break,
+                    LogStep::NoSpace => return Err(LogError::write("write batch")(io::ErrorKind::StorageFull.into())),
+                }
+            }
         }
         durable.recv().unwrap_or(Err(LogError::Stopped))
     }
@@ -357,7 +370,12 @@ impl CommitLog {
             state.needs_commit_marker
         };
         if is_due {
-            return self.write(Vec::new());
+            let step = self.write(Vec::new())?;
+            if step == LogStep::NoSpace {
+                // Nobody waits for it.
+                self.inner.sync_times.cancel();
+            }
+            return Ok(step);
         }
         self.inner.sync_times.cancel();
         Ok(LogStep::Idle)
@@ -434,6 +452,13 @@ impl CommitLog {
         let records = taken.iter().flat_map(|submission| &submission.records);
         self.inner.sync_times.begin(self.inner.options.clock.monotonic());
         let written = writer.write(records);
+        if let Err(error @ LogError::NoSpace { .. }) = written {
+            // The sync goes on: others see that this disk hangs.
+            if self.inner.lock_state().put_back(taken, self.inner.options.clock.monotonic()) {
+                tracing::warn!(%error, "the disk has no space for the commit log; its replicas wait until there is");
+            }
+            return Ok(LogStep::NoSpace);
+        }
         self.inner.sync_times.end(self.inner.options.clock.monotonic());
         match written {
             Ok(written) => {
@@ -480,12 +505,30 @@ impl CommitLog {
     }
 
     fn run_once(&self) -> Result<WakeReason, LogError> {
-        while self.step()? == LogStep::Wrote {}
+        loop {
+            match self.step()? {
+                LogStep::Wrote => {}
+                LogStep::Idle => break,
+                LogStep::NoSpace => {
+                    if let WakeReason::Stop = self.wait_for_space() {
+                        return Ok(WakeReason::Stop);
+                    }
+                }
+            }
+        }
         let reason = self.sleep();
         if !matches!(reason, WakeReason::Work) {
             self.write_commit_marker()?;
         }
         Ok(reason)
+    }
+
+    /// Waits before a batch that the disk had no space for is written again, or for the stop.
+    fn wait_for_space(&self) -> WakeReason {
+        let state = self.inner.lock_state();
+        let waited = self.inner.work.wait_timeout(state, NO_SPACE_PAUSE);
+        let (state, _wait) = waited.unwrap_or_else(PoisonError::into_inner);
+        if matches!(state.phase, LogPhase::Open) { WakeReason::Work } else { WakeReason::Stop }
     }
 
     /// Waits for work, for the delay of a commit marker, or for the stop.

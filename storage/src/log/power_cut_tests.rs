@@ -2,7 +2,8 @@
 //! writes.
 //!
 //! A history is a few runs of one log. In each run, random submissions of several groups are written, and segments prepared, until
-//! a power cut interrupts an operation, a sync fails, or the process stops. Some sectors may be corrupted while it is down. Then the log
+//! a power cut interrupts an operation, a sync fails, or the process stops. The disk is full from time to time.
+//! Some sectors may be corrupted while it is down. Then the log
 //! is opened again (which may be interrupted too), and its content is compared with the submissions:
 //!
 //! - *nothing synced is lost, nothing is invented*: the recovered state is the state after some prefix of the submissions,
@@ -83,6 +84,7 @@ struct Tally {
     power_cuts: u64,
     restarts: u64,
     failed_syncs: u64,
+    without_space: u64,
     interrupted_recoveries: u64,
     torn_tails: u64,
     unacknowledged_kept: u64,
@@ -103,6 +105,7 @@ impl Tally {
             (&mut self.power_cuts, other.power_cuts),
             (&mut self.restarts, other.restarts),
             (&mut self.failed_syncs, other.failed_syncs),
+            (&mut self.without_space, other.without_space),
             (&mut self.interrupted_recoveries, other.interrupted_recoveries),
             (&mut self.torn_tails, other.torn_tails),
             (&mut self.unacknowledged_kept, other.unacknowledged_kept),
@@ -120,7 +123,7 @@ impl Tally {
     }
 
     fn assert_all_events_occurred(&self) {
-        let Self { power_cuts, restarts, failed_syncs, interrupted_recoveries, torn_tails, .. } = self;
+        let Self { power_cuts, restarts, failed_syncs, without_space, interrupted_recoveries, torn_tails, .. } = self;
         let Self {
             unacknowledged_kept,
             corrupted,
@@ -134,7 +137,7 @@ impl Tally {
         } = self;
         let ends =
             [power_cuts, restarts, failed_syncs, interrupted_recoveries, torn_tails, unacknowledged_kept, corrupted];
-        let rest = [quarantined, all_quarantined, segments, released, prepared, read_back];
+        let rest = [without_space, quarantined, all_quarantined, segments, released, prepared, read_back];
         assert!(ends.iter().chain(&rest).all(|count| **count >= 5), "{self:?}");
     }
 }
@@ -319,11 +322,17 @@ impl History {
             for _ in 0..self.rng.below(4) {
                 self.submit(log);
             }
+            if self.chance(8) {
+                self.disk.fill();
+            } else if self.chance(3) {
+                self.disk.make_room();
+            }
             let outcome = if self.chance(4) {
                 self.write_batch(log, CommitLog::write_commit_marker)
             } else {
                 self.write_batch(log, CommitLog::step)
             };
+            self.tally.without_space += u64::from(matches!(outcome, Ok(LogStep::NoSpace)));
             if outcome.is_err() {
                 self.tally.failed_syncs += u64::from(fault == Fault::SyncFails);
                 break;
@@ -339,6 +348,7 @@ impl History {
                 }
             }
         }
+        self.disk.make_room();
         self.tally.segments += log.stats().segments;
         let names = self.disk.list().unwrap_or_default();
         self.tally.released += u64::from(names.iter().any(|name| name.ends_with(".spare")));

@@ -267,6 +267,7 @@ impl Replay {
             chain: rewrite.chain,
             oldest_recorded: header.oldest,
             needs_commit_marker: false,
+            has_started: false,
         };
         let recovered = self.recovered(cut_bytes);
         Ok(RebuiltLog { writer, index: self.index, recovered })

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_model::id::{LogId, LogIndex};
@@ -35,7 +36,12 @@ pub(super) struct LogState {
     pub(super) disk_bytes: u64,
     pub(super) needs_commit_marker: bool,
     pub(super) is_writer_asleep: bool,
+    /// When it was last logged that the disk has no space; `None` while it has.
+    no_space_logged: Option<Duration>,
 }
+
+/// Between two messages that the disk has no space.
+const NO_SPACE_LOGGED_EVERY: Duration = Duration::from_secs(10);
 
 pub(super) enum LogPhase {
     Open,
@@ -73,6 +79,7 @@ impl LogState {
             disk_bytes: writer.files.bytes(),
             needs_commit_marker: false,
             is_writer_asleep: false,
+            no_space_logged: None,
         }
     }
 
@@ -123,10 +130,26 @@ impl LogState {
         Ok(taken)
     }
 
+    /// Queues a batch again that the disk had no space for. Returns whether that should be logged.
+    pub(super) fn put_back(&mut self, taken: Vec<Submission>, now: Duration) -> bool {
+        self.queued_bytes += taken.iter().map(|submission| submission.bytes).sum::<usize>();
+        for submission in taken.into_iter().rev() {
+            self.queue.push_front(submission);
+        }
+        let is_due = self.no_space_logged.is_none_or(|logged| now.saturating_sub(logged) >= NO_SPACE_LOGGED_EVERY);
+        if is_due {
+            self.no_space_logged = Some(now);
+        }
+        is_due
+    }
+
     /// Publishes a durable batch: records the location of its entries.
     pub(super) fn publish(&mut self, writer: &Writer, taken: &[Submission], written: Written) {
         let records = taken.iter().flat_map(|submission| &submission.records);
         let serials = taken.iter().flat_map(|submission| (submission.first_serial..).take(submission.records.len()));
+        if self.no_space_logged.take().is_some() {
+            tracing::info!("the disk has space for the commit log again");
+        }
         let mut count = 0;
         for ((record, serial), location) in records.clone().zip(serials).zip(written.locations(records)) {
             self.index.mark_durable(record.group(), serial, location);

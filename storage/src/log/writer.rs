@@ -29,6 +29,8 @@ pub(crate) struct Writer {
     pub(crate) oldest_recorded: u64,
     /// Whether the last batch has records and no commit marker yet.
     pub(crate) needs_commit_marker: bool,
+    /// Whether the active segment was started and no batch was written to it since.
+    pub(crate) has_started: bool,
 }
 
 /// A batch that is durable.
@@ -60,15 +62,15 @@ impl Writer {
     /// Writes one batch of `records` (none: the commit marker of the batch before); durable on return.
     ///
     /// # Errors
-    /// When the disk or the manifest fails. The writer must not be used again.
+    /// [`LogError::NoSpace`]: the batch was not written, and the call can be repeated. Otherwise the disk or the manifest has failed, and the
+    /// writer must not be used again.
     pub(crate) fn write<'a>(&mut self, records: impl Iterator<Item = &'a Record> + Clone) -> Result<Written, LogError> {
         self.files.release(self.oldest_recorded)?;
         let mut plan = BatchPlan::new();
         records.clone().for_each(|record| plan.add(record));
         // Overwriting a prepared segment is cheaper than extending this one.
         let replaces = self.active.extends_file() && self.files.has_prepared_spare();
-        let starts_segment = replaces || !self.active.has_room(plan.len());
-        if starts_segment {
+        if replaces || !self.active.has_room(plan.len()) {
             self.start_segment(plan.len())?;
         }
         let position = self.position();
@@ -80,6 +82,7 @@ impl Writer {
         self.next += 1;
         self.oldest_recorded = position.oldest;
         self.needs_commit_marker = !encoded.starts.is_empty();
+        let starts_segment = std::mem::take(&mut self.has_started);
         let segment = self.active.sequence;
         records.for_each(|record| self.durable_state.apply(record, segment));
         Ok(Written { segment, offset, bytes: encoded.bytes, starts: encoded.starts, starts_segment })
@@ -119,6 +122,7 @@ impl Writer {
         };
         self.active = self.files.start(&header, &[], room)?;
         self.oldest_recorded = header.oldest;
+        self.has_started = true;
         Ok(())
     }
 }

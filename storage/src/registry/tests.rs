@@ -1,10 +1,13 @@
 //! The registry on a real folder: its state after a crash at each point, and the calls that it rejects.
 
 use ebla_model::id::{ClusterId, LogIndex, ServerId, Term};
+use ebla_runtime::Rng;
 use tempfile::TempDir;
 
 use super::state::tests::{group, sealed};
 use super::*;
+use crate::disk::SimDisk;
+use crate::disk::sim::{Fault, Loss};
 
 fn identity(server: u64) -> Identity {
     Identity { cluster: ClusterId::new(7), server: ServerId::new(server) }
@@ -214,4 +217,65 @@ fn after_a_failed_write_nothing_more_is_accepted() {
     fs::remove_dir(dir.path().join("registry.new")).unwrap();
     assert!(matches!(registry.record_segment(1), Err(RegistryError::Failed)));
     assert_eq!(registry.last_segment(), 0);
+}
+
+/// The registry's file on a simulated disk.
+fn open_on(disk: &SimDisk, dir: &TempDir) -> Result<Registry, RegistryError> {
+    Registry::open_on(Arc::new(disk.clone()), dir.path())
+}
+
+#[test]
+fn a_full_disk_refuses_a_change_and_not_the_next_one() {
+    let (dir, disk) = (TempDir::new().unwrap(), SimDisk::new());
+    let registry = open_on(&disk, &dir).unwrap();
+    disk.fill();
+    assert!(matches!(registry.record_segment(1), Err(RegistryError::NoSpace(_))));
+    assert_eq!(registry.record_segment(1).unwrap_err().kind(), Reason::ResourceExhausted.kind());
+    disk.make_room();
+    registry.record_segment(2).unwrap();
+    drop(registry);
+    disk.fill();
+    assert!(matches!(open_on(&disk, &dir), Err(RegistryError::NoSpace(_))), "a start writes the registry");
+    disk.make_room();
+    assert_eq!(open_on(&disk, &dir).unwrap().last_segment(), 2);
+}
+
+#[test]
+fn a_failure_is_reported_once() {
+    let (dir, disk) = (TempDir::new().unwrap(), SimDisk::new());
+    let registry = open_on(&disk, &dir).unwrap();
+    let failures = Arc::new(Mutex::new(Vec::new()));
+    let reported = Arc::clone(&failures);
+    registry.set_failure_callback(move |error| reported.lock().push(error.to_string()));
+    disk.arm(2, Fault::SyncFails);
+    assert!(matches!(registry.record_segment(1), Err(RegistryError::Io { .. })));
+    assert!(matches!(registry.record_segment(1), Err(RegistryError::Failed)));
+    assert_eq!(failures.lock().len(), 1, "{failures:?}");
+}
+
+/// A power cut in each operation of a change, with each loss: the registry has the state before or after it, and after it once it has returned.
+#[test]
+fn a_power_cut_at_any_operation_leaves_the_old_or_the_new_registry() {
+    for seed in 0..400 {
+        let rng = Rng::seeded(seed);
+        let (dir, disk) = (TempDir::new().unwrap(), SimDisk::new());
+        let mut durable = 0;
+        let mut attempted = 0;
+        for _ in 0..4 {
+            let registry = open_on(&disk, &dir).unwrap();
+            let found = registry.last_segment();
+            assert!((durable..=attempted).contains(&found), "seed {seed}: {found}, {durable} was acknowledged");
+            disk.arm(1 + rng.below(30), Fault::PowerFails);
+            for segment in found + 1..found + 8 {
+                attempted = segment;
+                if registry.record_segment(segment).is_err() {
+                    break;
+                }
+                durable = segment;
+            }
+            drop(registry);
+            let losses = [Loss::All, Loss::Some, Loss::Garbage, Loss::Nothing];
+            disk.power_cut(losses[usize::try_from(rng.below(4)).unwrap()], &rng);
+        }
+    }
 }

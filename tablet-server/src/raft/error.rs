@@ -73,6 +73,7 @@ impl From<LogError> for Fault {
             LogError::Stopped | LogError::UnknownGroup(_) => Reason::Cancelled,
             // Met only when the log is opened.
             LogError::LaterFormat { .. } => Reason::FailedPrecondition,
+            LogError::NoSpace { .. } => Reason::ResourceExhausted,
             LogError::Disk { .. } | LogError::OutOfOrder { .. } | LogError::TooLarge(_) => Reason::Internal,
         };
         Self::of_log(reason, error.to_string())
