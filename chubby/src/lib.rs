@@ -109,6 +109,8 @@ pub enum Compare {
     Modified(String, Revision),
     /// The file exists and was created at this revision: the fence of a lock.
     Created(String, Revision),
+    /// No file whose path begins with this was written after this revision, as a list of them has it. Deleted files do not count.
+    Unchanged(String, Revision),
 }
 
 /// One change of a transaction.

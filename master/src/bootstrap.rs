@@ -50,7 +50,8 @@ pub(crate) async fn identify(
             return Ok(identity);
         }
         let Some(servers) = wait_for_servers(lock, bootstrap_servers, pending).await? else { continue };
-        let active = upgrade::first_version(&**lock.chubby()).await?;
+        let processes = schema_store::list_processes(&**lock.chubby()).await?;
+        let active = upgrade::first_version(&processes);
         let identity = Identity {
             cluster: ClusterId::new(rng.u128()),
             state: ClusterState::Bootstrapping,
@@ -60,7 +61,12 @@ pub(crate) async fn identify(
             hold: Hold::Released,
         };
         let write = Write::put(paths::CLUSTER, schema_store::encode_identity(&identity));
-        lock.transact(vec![Compare::Absent(paths::CLUSTER.to_owned())], vec![write]).await?;
+        let mut conditions = processes.unchanged;
+        conditions.push(Compare::Absent(paths::CLUSTER.to_owned()));
+        if lock.transact(conditions, vec![write]).await? == TransactionOutcome::Conflict {
+            // One that registered meanwhile may support an earlier version only.
+            continue;
+        }
         info!(cluster = %identity.cluster, ?servers, version = %active, "created a new cluster");
     }
 }

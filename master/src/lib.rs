@@ -162,6 +162,8 @@ pub struct MasterConfig {
     pub replica_balance: ReplicaBalance,
     /// For how long every process must support a later cluster version before it becomes active.
     pub upgrade_delay: Duration,
+    /// The cluster versions that this process supports and registers: those of its release.
+    pub versions: SupportedVersions,
     /// Whether key heat is collected: the same as of the tablet servers.
     pub heat: HeatOption,
     /// The name under which the cluster registers itself in Chubby.
@@ -188,6 +190,7 @@ impl MasterConfig {
             merges: MergeRules::default(),
             replica_balance: ReplicaBalance::On,
             upgrade_delay: UPGRADE_DELAY,
+            versions: SupportedVersions::OWN,
             heat: HeatOption::Off,
             cluster_name: ClusterName::default(),
             traces: TraceOptions::default(),
@@ -236,7 +239,7 @@ impl Master {
     ) -> BoxFuture<'static, Result<Self, Error>> {
         Box::pin(async move {
             let runtime = runtime.child("master");
-            upgrade::check_active(&*chubby).await?;
+            upgrade::check_active(config.versions, &*chubby).await?;
             let listener = runtime.net.listen(&config.listen).await;
             let listener = listener
                 .map_err(|error| Error::new(Reason::Unavailable, format!("listen on {}: {error}", config.listen)))?;
@@ -245,7 +248,7 @@ impl Master {
                 address: address.clone(),
                 incarnation: runtime.rng.u64(),
                 release: env!("CARGO_PKG_VERSION").to_owned(),
-                versions: Some(convert::supported_to_proto(SupportedVersions::OWN)),
+                versions: Some(convert::supported_to_proto(config.versions)),
                 ..Default::default()
             };
             let (sender, active) = watch::channel(None);

@@ -62,7 +62,7 @@ impl Mastership {
     pub(crate) async fn run(self) {
         let token = self.runtime.tasks.token();
         while !token.is_cancelled() {
-            if let Err(error) = upgrade::check_active(&*self.chubby).await {
+            if let Err(error) = upgrade::check_active(self.config.versions, &*self.chubby).await {
                 error!(%error, "this master takes no part in the election");
                 _ = token.run_until_cancelled(tokio::time::sleep(EXCLUDED_DELAY)).await;
                 continue;
@@ -137,7 +137,7 @@ impl Mastership {
     async fn take_over(&self, lock: &MasterLock, runtime: &Runtime) -> Result<ActiveMaster, Error> {
         let servers = self.config.bootstrap_servers;
         let identity = bootstrap::identify(lock, servers, &self.pending, &runtime.rng).await?.value;
-        upgrade::check_version(identity.active)?;
+        upgrade::check_version(self.config.versions, identity.active)?;
         let options = (self.config.replicas, self.config.heat);
         let recorder = Arc::clone(&self.recorder);
         let master = ActiveMaster::new(lock.clone(), &identity, &self.directory, options, runtime.clone(), recorder);

@@ -44,7 +44,8 @@ use crate::plan::{Action, behind, plan};
 use crate::problems::MetadataState;
 use crate::server_client::InitialState;
 use crate::traces::{of_group, traced_action};
-use crate::{division, jobs, observation, problem_watch, restoration, schema_store, upgrade};
+use crate::upgrade::{self, UpgradeOptions};
+use crate::{division, jobs, observation, problem_watch, restoration, schema_store};
 
 /// Between two rounds that nothing requests earlier.
 const ROUND_PERIOD: Duration = Duration::from_secs(60);
@@ -132,8 +133,7 @@ struct Reconciler {
     responding: BTreeSet<ServerId>,
     /// Since when the next cluster version could be active.
     readiness: Readiness,
-    /// How long that must last.
-    upgrade_delay: Duration,
+    upgrade: UpgradeOptions,
     drains: RunningDrains,
 }
 
@@ -187,7 +187,7 @@ impl Reconciler {
             changes_refused: None,
             responding: BTreeSet::new(),
             readiness: Readiness::default(),
-            upgrade_delay: config.upgrade_delay,
+            upgrade: UpgradeOptions { delay: config.upgrade_delay, versions: config.versions },
             drains: RunningDrains::default(),
         }
     }
@@ -196,7 +196,7 @@ impl Reconciler {
     fn delay(&self) -> Duration {
         let period = self.master.runtime().rng.jitter(round_period(&self.merge_rules));
         let now = self.now();
-        let upgrade = self.readiness.remaining(now, self.upgrade_delay).map(|(_version, remaining)| remaining);
+        let upgrade = self.readiness.remaining(now, self.upgrade.delay).map(|(_version, remaining)| remaining);
         let detection = self.failures.next_timeout(now, &detection_timeouts(self.grace));
         let due = [detection, self.alerts.next_due(now), upgrade, self.load_settling.next_plan(now)];
         due.into_iter().flatten().fold(period, Duration::min)
@@ -371,8 +371,8 @@ impl Reconciler {
 
     /// Makes the next cluster version active when every process has supported it for long enough.
     async fn advance_version(&mut self, snapshot: &ClusterSnapshot) -> Result<(), Error> {
-        let advanced = upgrade::advance(&self.master, snapshot, &mut self.readiness, self.upgrade_delay).await;
-        self.master.set_upgrade_readiness(self.readiness, self.upgrade_delay);
+        let advanced = upgrade::advance(&self.master, snapshot, &mut self.readiness, self.upgrade).await;
+        self.master.set_upgrade_readiness(self.readiness, self.upgrade.delay);
         advanced
     }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use ebla_chubby::{Chubby, File, Revision, paths, read_counters};
+use ebla_chubby::{Chubby, Compare, File, Revision, paths, read_counters};
 use ebla_model::admin::app_profile::{AppProfile, AppProfileName};
 use ebla_model::admin::instance::{Instance, InstanceName, Instances, ProjectName};
 use ebla_model::cluster_version::ClusterVersion;
@@ -107,12 +107,40 @@ pub(crate) fn encode_behind(reasons: &[String]) -> Bytes {
 /// The masters that run and register, by incarnation.
 pub(crate) async fn list_candidates(chubby: &dyn Chubby) -> Result<Vec<record::Master>, Error> {
     let (files, _revision) = chubby.list(paths::CANDIDATES).await?;
-    files.into_iter().map(|file| convert::decode_record(file.value)).collect()
+    decode_candidates(files)
 }
 
 /// The registered servers.
 pub(crate) async fn list_servers(chubby: &dyn Chubby) -> Result<BTreeMap<ServerId, record::Server>, Error> {
     let (files, _revision) = chubby.list(paths::SERVERS).await?;
+    decode_servers(files)
+}
+
+/// All registered processes.
+pub(crate) struct Processes {
+    pub(crate) masters: Vec<record::Master>,
+    pub(crate) servers: BTreeMap<ServerId, record::Server>,
+    /// Holds as long as none has registered since, also none that replaces a registration of the same server.
+    pub(crate) unchanged: Vec<Compare>,
+}
+
+/// Lists the registered processes.
+pub(crate) async fn list_processes(chubby: &dyn Chubby) -> Result<Processes, Error> {
+    let (candidates, masters_at) = chubby.list(paths::CANDIDATES).await?;
+    let (servers, servers_at) = chubby.list(paths::SERVERS).await?;
+    let unchanged = [(paths::CANDIDATES, masters_at), (paths::SERVERS, servers_at)];
+    Ok(Processes {
+        masters: decode_candidates(candidates)?,
+        servers: decode_servers(servers)?,
+        unchanged: unchanged.map(|(prefix, at)| Compare::Unchanged(prefix.to_owned(), at)).to_vec(),
+    })
+}
+
+fn decode_candidates(files: Vec<File>) -> Result<Vec<record::Master>, Error> {
+    files.into_iter().map(|file| convert::decode_record(file.value)).collect()
+}
+
+fn decode_servers(files: Vec<File>) -> Result<BTreeMap<ServerId, record::Server>, Error> {
     let named = files.into_iter().filter_map(|file| Some((paths::parse_server(&file.path)?, file)));
     named.map(|(id, file)| Ok((id, convert::decode_record(file.value)?))).collect()
 }

@@ -1,56 +1,69 @@
 //! The active cluster version as the file `cluster` stores it: who takes part in the cluster, the change to the next version, and an
 //! operator's hold. The decision is in [`crate::plan::upgrade`].
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ebla_chubby::{Chubby, Compare, TransactionOutcome, Write, paths};
+use ebla_chubby::{Chubby, Compare, Revision, TransactionOutcome, Write, paths};
 use ebla_model::cluster_event::{ClusterEventKind, NewClusterEvent};
 use ebla_model::cluster_version::{ClusterVersion, SupportedVersions};
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::ServerId;
 use ebla_proto::{convert, operate, record};
+use ebla_runtime::Failpoint;
 use tracing::info;
 
 use crate::active::ActiveMaster;
 use crate::cluster::ClusterSnapshot;
 use crate::observation;
 use crate::plan::upgrade::{Hold, Next, Participant, Process, Readiness, Upgrade};
-use crate::schema_store::{self, Identity, Stored};
+use crate::schema_store::{self, Identity, Processes, Stored};
 
 /// How long a start waits for Chubby's answer which version is active.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Checks that this release supports a version.
+/// When the next version becomes active.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UpgradeOptions {
+    /// For how long every process must support it.
+    pub(crate) delay: Duration,
+    /// What this process supports.
+    pub(crate) versions: SupportedVersions,
+}
+
+/// Checks that a process that supports `versions` supports the active one.
 ///
 /// # Errors
 /// `FailedPrecondition` when it does not, with the release to start instead.
-pub(crate) fn check_version(active: ClusterVersion) -> Result<(), Error> {
-    SupportedVersions::OWN.check(active, env!("CARGO_PKG_VERSION"))
+pub(crate) fn check_version(versions: SupportedVersions, active: ClusterVersion) -> Result<(), Error> {
+    versions.check(active, env!("CARGO_PKG_VERSION"))
 }
 
-/// Checks that this release supports the active version. While Chubby cannot be read, a master may start as a standby.
+/// Checks that a process that supports `versions` supports the active one. While Chubby cannot be read, a master may start as a standby.
 ///
 /// # Errors
 /// As [`check_version`].
-pub(crate) async fn check_active(chubby: &dyn Chubby) -> Result<(), Error> {
+pub(crate) async fn check_active(versions: SupportedVersions, chubby: &dyn Chubby) -> Result<(), Error> {
     match tokio::time::timeout(CHECK_TIMEOUT, schema_store::read_identity(chubby)).await {
-        Ok(Ok(Some(identity))) => check_version(identity.value.active),
+        Ok(Ok(Some(identity))) => check_version(versions, identity.value.active),
         Ok(Ok(None) | Err(_)) | Err(_) => Ok(()),
     }
 }
 
 /// The first version of a new cluster: the newest that its masters and the registered servers support.
-pub(crate) async fn first_version(chubby: &dyn Chubby) -> Result<ClusterVersion, Error> {
-    let masters = schema_store::list_candidates(chubby).await?.into_iter().map(|master| master.versions);
-    let servers = schema_store::list_servers(chubby).await?.into_values().map(|server| server.versions);
+pub(crate) fn first_version(processes: &Processes) -> ClusterVersion {
+    let masters = processes.masters.iter().map(|master| &master.versions);
+    let servers = processes.servers.values().map(|server| &server.versions);
     let newest = masters.chain(servers).map(|versions| convert::supported_from_proto(versions.as_ref()).newest);
-    Ok(newest.min().unwrap_or_default())
+    newest.min().unwrap_or_default()
 }
 
 /// Who takes part in the cluster, and its record.
 pub(crate) struct Observed {
     pub(crate) upgrade: Upgrade,
     pub(crate) identity: Stored<Identity>,
+    /// Holds as long as no process has registered since.
+    unchanged: Vec<Compare>,
 }
 
 /// Reads what decides about the next version. `snapshot`: which servers have replicas.
@@ -59,11 +72,14 @@ pub(crate) struct Observed {
 /// When Chubby cannot be read.
 pub(crate) async fn observe(master: &ActiveMaster, snapshot: &ClusterSnapshot) -> Result<Observed, Error> {
     let chubby = master.chubby();
-    // Before the processes: what registers under this record is listed, or changes nothing because the record has changed.
+    // Before the processes: one that registers under this record is listed, registers after it was listed, or does not register because
+    // the record has changed.
     let identity = read_identity(chubby).await?;
-    let masters = schema_store::list_candidates(chubby).await?;
-    let servers = schema_store::list_servers(chubby).await?;
-    let required = &snapshot.assigned_servers() | &snapshot.drained;
+    let Processes { masters, servers, unchanged } = schema_store::list_processes(chubby).await?;
+    let required = match Failpoint::VersionIgnoresAbsent.is_enabled() {
+        true => BTreeSet::new(),
+        false => &snapshot.assigned_servers() | &snapshot.drained,
+    };
     let addresses = observation::addresses(master, snapshot).await;
     let missing = required.into_iter().filter(|server| !servers.contains_key(server)).map(|server| Participant {
         process: Process::TabletServer(server),
@@ -80,7 +96,7 @@ pub(crate) async fn observe(master: &ActiveMaster, snapshot: &ClusterSnapshot) -
     let mut participants: Vec<_> = masters.iter().map(master_participant).chain(registered).chain(missing).collect();
     participants.sort_by(|one, other| (one.process, &one.address).cmp(&(other.process, &other.address)));
     let upgrade = Upgrade { active: identity.value.active, hold: identity.value.hold, participants };
-    Ok(Observed { upgrade, identity })
+    Ok(Observed { upgrade, identity, unchanged })
 }
 
 fn master_participant(master: &record::Master) -> Participant {
@@ -97,7 +113,7 @@ async fn read_identity(chubby: &dyn Chubby) -> Result<Stored<Identity>, Error> {
     identity.ok_or_else(|| Error::damaged("the cluster record is missing"))
 }
 
-/// One round: notes what follows the active version, and makes it active when it was possible for `delay`. Not while Chubby is behind.
+/// One round: notes what follows the active version, and makes it active when it was possible for long enough. Not while Chubby is behind.
 ///
 /// # Errors
 /// Errors of Chubby; `Conflict` when the cluster record changed meanwhile: the next round reads it again.
@@ -105,39 +121,52 @@ pub(crate) async fn advance(
     master: &ActiveMaster,
     snapshot: &ClusterSnapshot,
     readiness: &mut Readiness,
-    delay: Duration,
+    options: UpgradeOptions,
 ) -> Result<(), Error> {
-    if master.directory().active_version() >= SupportedVersions::OWN.newest || snapshot.behind.is_some() {
+    if master.directory().active_version() >= options.versions.newest || snapshot.behind.is_some() {
         *readiness = Readiness::default();
         return Ok(());
     }
     let observed = observe(master, snapshot).await?;
     let now = master.runtime().clock.monotonic();
     readiness.observe(&observed.upgrade.next(), now);
-    match readiness.remaining(now, delay) {
-        Some((version, Duration::ZERO)) => activate(master, observed.identity, version).await,
+    match readiness.remaining(now, options.delay) {
+        Some((version, Duration::ZERO)) => {
+            check_version(options.versions, version)?;
+            activate(master, observed, version).await
+        }
         Some(_) | None => Ok(()),
     }
 }
 
-async fn activate(master: &ActiveMaster, stored: Stored<Identity>, version: ClusterVersion) -> Result<(), Error> {
-    check_version(version)?;
-    let previous = stored.value.active;
-    replace(master, &Identity { active: version, ..stored.value }, stored.modified).await?;
+/// Makes a version active, unless a process has registered since: one of an earlier release may have replaced the registration that was
+/// observed, after a start on the same folder.
+async fn activate(master: &ActiveMaster, observed: Observed, version: ClusterVersion) -> Result<(), Error> {
+    let Stored { value, modified } = observed.identity;
+    let previous = value.active;
+    let unchanged = if Failpoint::VersionIgnoresStarts.is_enabled() { Vec::new() } else { observed.unchanged };
+    replace(master, &Identity { active: version, ..value }, modified, unchanged).await?;
     let detail = format!("version {version} after {previous}");
     master.record_event(&NewClusterEvent::new(ClusterEventKind::VersionActivated, detail));
     info!(%previous, %version, "every process supports it: a later cluster version is active");
     Ok(())
 }
 
-async fn replace(master: &ActiveMaster, identity: &Identity, modified: ebla_chubby::Revision) -> Result<(), Error> {
-    let compare = Compare::Modified(paths::CLUSTER.to_owned(), modified);
+/// Replaces the cluster record that was last modified at this revision, if the other conditions hold, too.
+async fn replace(
+    master: &ActiveMaster,
+    identity: &Identity,
+    modified: Revision,
+    mut conditions: Vec<Compare>,
+) -> Result<(), Error> {
+    conditions.push(Compare::Modified(paths::CLUSTER.to_owned(), modified));
     let write = Write::put(paths::CLUSTER, schema_store::encode_identity(identity));
-    match master.transact(vec![compare], vec![write]).await? {
+    match master.transact(conditions, vec![write]).await? {
         TransactionOutcome::Committed(_) => Ok(()),
-        TransactionOutcome::Conflict => {
-            Err(Error::new(Reason::Conflict, "the cluster record changed meanwhile; try again"))
-        }
+        TransactionOutcome::Conflict => Err(Error::new(
+            Reason::Conflict,
+            "the cluster record changed meanwhile, or a process registered; try again",
+        )),
     }
 }
 
@@ -205,7 +234,7 @@ pub(crate) async fn hold(
     let (active, before) = (value.active, value.hold);
     let wanted = if request.hold { Hold::Held } else { Hold::Released };
     if wanted != before && !request.dry_run {
-        replace(master, &Identity { hold: wanted, ..value }, modified).await?;
+        replace(master, &Identity { hold: wanted, ..value }, modified, Vec::new()).await?;
         info!(version = %active, held = request.hold, "hold of the cluster version changed by request");
         master.request_reconcile();
     }

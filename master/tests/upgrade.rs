@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use ebla_chubby::embedded::Embedded;
+use ebla_chubby::testing::faulty::FaultyChubby;
 use ebla_chubby::{Counter, SharedChubby, Write, next_ids, paths};
 use ebla_client::Client;
 use ebla_client::admin::{Admin, ExecutionMode, VersionHold};
@@ -95,6 +96,62 @@ async fn the_next_version_waits_for_every_server_and_for_the_operator() {
     let refused = Master::start(config(), chubby.clone(), runtime.clone()).await.unwrap_err();
     assert_eq!(refused.reason, Reason::FailedPrecondition);
     assert!(refused.message.contains("is older than this cluster, in which version 3 is active"), "{refused}");
+    master.stop().await;
+    server.stop().await;
+    runtime.tasks.stop(Duration::from_secs(5)).await;
+}
+
+/// A server of an earlier release, which registers no versions. It takes an id and never responds.
+async fn register_earlier(chubby: &SharedChubby) -> ServerId {
+    let server = ServerId::new(next_ids(chubby.as_ref(), Counter::Servers, 1).await.unwrap().start);
+    let address = "127.0.0.1:1".to_owned();
+    let registered = record::Server { server: server.get(), address, ..Default::default() };
+    let registration = Write::put(paths::server(server), convert::encode_record(registered));
+    chubby.transact(Vec::new(), vec![registration]).await.unwrap();
+    server
+}
+
+async fn remove(chubby: &SharedChubby, server: ServerId) {
+    chubby.transact(Vec::new(), vec![Write::delete(paths::server(server))]).await.unwrap();
+}
+
+/// A server that starts on the folder of another one replaces its registration, so the list of the master may name the earlier process.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_version_becomes_active_while_a_server_of_an_earlier_release_registers() {
+    let runtime = Runtime::system("test");
+    let data = tempfile::tempdir().unwrap();
+    let chubby = Embedded::in_memory(runtime.clock.clone(), &runtime.tasks).shared();
+    let faulty = FaultyChubby::new(chubby.clone());
+    let options = ServerOptions::up(LocalServers::default());
+    let config = ServerConfig::new(data.path(), "127.0.0.1:0", options);
+    let server = TabletServer::start(config, chubby.clone(), runtime.clone()).await.unwrap();
+    server.ready().await;
+    let upgrade_delay = Duration::from_millis(100);
+    let config = MasterConfig { bootstrap_servers: 1, upgrade_delay, ..MasterConfig::new("127.0.0.1:0", 1) };
+
+    let mut creation = faulty.hold_before(paths::CLUSTER);
+    let master = Master::start(config, faulty.shared(), runtime.clone()).await.unwrap();
+    tokio::time::timeout(TIMEOUT, creation.reached()).await.unwrap();
+    let earlier = register_earlier(&chubby).await;
+    creation.release();
+    tokio::time::timeout(TIMEOUT, master.ready()).await.unwrap();
+    assert_eq!(read_cluster(&chubby).await.active_version, 1, "the first version of the cluster");
+
+    let mut activation = faulty.hold_before(paths::CLUSTER);
+    remove(&chubby, earlier).await;
+    tokio::time::timeout(TIMEOUT, activation.reached()).await.unwrap();
+    let earlier = register_earlier(&chubby).await;
+    activation.release();
+    tokio::time::sleep(20 * upgrade_delay).await;
+    assert_eq!(read_cluster(&chubby).await.active_version, 1, "a server that supports only this one is registered");
+
+    remove(&chubby, earlier).await;
+    let active = async {
+        while read_cluster(&chubby).await.active_version < 2 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(TIMEOUT, active).await.unwrap();
     master.stop().await;
     server.stop().await;
     runtime.tasks.stop(Duration::from_secs(5)).await;

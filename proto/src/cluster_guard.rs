@@ -39,10 +39,9 @@ pub fn check_cluster_id(metadata: &MetadataMap, own: Option<ClusterId>) -> Resul
     Err(Error::new(Reason::Unavailable, format!("stale address: this server belongs to cluster {own}")))
 }
 
-/// Adds the newest cluster version that this release supports to a request.
-pub fn with_newest_version<T>(mut request: Request<T>) -> Request<T> {
-    let newest = SupportedVersions::OWN.newest.get();
-    request.metadata_mut().insert(NEWEST_KEY, MetadataValue::from(newest));
+/// Adds the newest cluster version that the sender supports to a request.
+pub fn with_newest_version<T>(mut request: Request<T>, sender: SupportedVersions) -> Request<T> {
+    request.metadata_mut().insert(NEWEST_KEY, MetadataValue::from(sender.newest.get()));
     request
 }
 
@@ -79,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_sender_that_does_not_support_the_active_version_is_refused() {
-        let (silent, ours) = (Request::new(()), with_newest_version(Request::new(())));
+        let (silent, ours) = (Request::new(()), with_newest_version(Request::new(()), SupportedVersions::OWN));
         assert_eq!(check_newest_version(silent.metadata(), ClusterVersion::FIRST), Ok(()));
         assert_eq!(check_newest_version(ours.metadata(), ClusterVersion::NEWEST), Ok(()));
         let refused = check_newest_version(silent.metadata(), ClusterVersion::RECORDED).unwrap_err();

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ebla_model::cluster_version::SupportedVersions;
 use ebla_model::heat::HeatOption;
 use ebla_model::zone::Zone;
 use ebla_routing::CollectorAddress;
@@ -75,6 +76,8 @@ pub struct ServerOptions {
     pub resources: OpenResources,
     /// When and how fast all stores are read, to find damaged blocks.
     pub scrub: ScrubOptions,
+    /// The cluster versions that this process supports and registers: those of its release.
+    pub versions: SupportedVersions,
     /// What fails together with this server; `None`: it is a zone of its own.
     pub zone: Option<Zone>,
     /// Access control of the public API; `None`: every caller may do everything.
@@ -171,6 +174,7 @@ impl ServerOptions {
             disk_reserve: None,
             resources: Arc::new(|folder, reserve| Arc::new(SystemResources::new(folder, reserve))),
             scrub: ScrubOptions::default(),
+            versions: SupportedVersions::OWN,
             zone: None,
             access: None,
             heat: HeatOption::Off,

@@ -127,12 +127,17 @@ impl TabletServer {
             let disk = open_disk(&config, &pools.raft.maintenance, &runtime).await?;
             let failure = watch::Sender::new(None);
             log_writer::start(&disk.log, &config.options.threads, &replication, failure.clone())?;
-            let server = registration::identify(&disk.registry, &chubby, &runtime).await?;
-            registration::refuse_if_excluded(server, &chubby).await?;
+            let failed = failure.clone();
+            disk.registry.set_failure_callback(move |error| {
+                failed.send_replace(Some(Error::internal(error.to_string())));
+            });
+            let versions = config.options.versions;
+            let server = registration::identify(&disk.registry, versions, &chubby, &runtime).await?;
+            registration::refuse_if_excluded(server, versions, &chubby).await?;
             let directory_cache = load_directory_cache(&config, &disk.registry, &pools.raft.maintenance).await?;
             let directory = directory_cache.directory(Arc::clone(&chubby), &background);
             // Without Chubby, its copy says which version was active.
-            registration::check_version(directory.active_version())?;
+            registration::check_version(versions, directory.active_version())?;
             let store = config.options.store.clone();
             let shared = match &config.options.block_cache {
                 Some(cache) => SharedResources::with_cache(store, cache.clone())?,
@@ -144,6 +149,8 @@ impl TabletServer {
             let network = Network::new(
                 NetworkOptions {
                     server,
+                    versions,
+                    election_max: config.options.timings.election_max,
                     addresses: Arc::new(Addresses(directory.clone())),
                     local_peers: config.options.local_servers.raft.clone(),
                     scratch: scratch.clone(),
@@ -226,7 +233,7 @@ impl TabletServer {
             persist_cluster_id(&manager, &directory, &background);
             directory_cache.persist_changes(&directory, manager.maintenance(), &background);
             let (zone, ttl) = (config.options.zone.clone(), config.options.lease_ttl);
-            let registration = Registration { server, address: address.clone(), incarnation, zone, ttl };
+            let registration = Registration { server, address: address.clone(), incarnation, zone, versions, ttl };
             let registration_status = registration::maintain(registration, Arc::clone(&disk.registry), chubby, &lease);
             readiness.observe(&registration_status, &background.tasks);
             let in_memory = ServerSource {

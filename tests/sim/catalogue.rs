@@ -9,12 +9,12 @@ use crate::process::{Ran, run_concurrently, start};
 
 /// The faults with the plans that find them. `LeaseFromResponse`, `SchemaNotSaved`, `DivideForgetsSessions` and `ChubbyNotCompared` are missing: it
 /// may take dozens of seeds to find them.
-const CATALOGUE: [(Failpoint, &str); 49] = [
+const CATALOGUE: [(Failpoint, &str); 53] = [
     (Failpoint::VoteAfterRestart, "votes"),
     (Failpoint::AckBeforeSync, "outage"),
     (Failpoint::VoteNotSaved, "votes"),
     (Failpoint::LogTailLost, "power"),
-    (Failpoint::ReadWithoutLease, "alone"),
+    (Failpoint::ReadWithoutLease, "suspend"),
     (Failpoint::LeaseTooLong, "parts"),
     (Failpoint::AnswerBeforeCommit, "parts"),
     (Failpoint::AppliedTwice, "parts"),
@@ -28,7 +28,7 @@ const CATALOGUE: [(Failpoint, &str); 49] = [
     (Failpoint::ApplyReadsClock, "power"),
     (Failpoint::ResultForgotten, "kills"),
     (Failpoint::LatchReleasedEarly, "parts"),
-    (Failpoint::ReadIndexUnapplied, "kills"),
+    (Failpoint::ReadIndexUnapplied, "bulk"),
     (Failpoint::ClocksNotCompared, "clocks"),
     (Failpoint::MoveForgetsTime, "drift"),
     (Failpoint::MoveKeepsWriting, "moves"),
@@ -59,6 +59,10 @@ const CATALOGUE: [(Failpoint, &str); 49] = [
     (Failpoint::ScanSkipsRest, "scans"),
     (Failpoint::IteratorStatusIgnored, "decay"),
     (Failpoint::ScanResumesInclusively, "scans"),
+    (Failpoint::VersionIgnoresStarts, "versions"),
+    (Failpoint::VersionIgnoresAbsent, "versions"),
+    (Failpoint::CopyAheadUnchecked, "versions"),
+    (Failpoint::RegistryNotSynced, "power"),
 ];
 
 /// Tried in order until one finds the fault; which one does depends on the code.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use ebla_chubby::embedded::Embedded;
 use ebla_chubby::{
     Chubby, Compare, Error, File, LeaseId, Revision, Session, SharedChubby, TransactionOutcome, WatchEvent,
-    WatchStream, Write,
+    WatchStream, Write, paths,
 };
 use ebla_runtime::{Clock, Rng, Tasks};
 use futures::future::BoxFuture;
@@ -59,6 +59,11 @@ impl LockService {
         *self.current.lock() = Embedded::in_memory_with(revision, files, self.clock.clone(), &self.tasks);
     }
 
+    /// What the service has, without a link.
+    pub(crate) fn files(&self) -> Embedded {
+        self.current()
+    }
+
     fn current(&self) -> Embedded {
         self.current.lock().clone()
     }
@@ -68,6 +73,8 @@ impl LockService {
 #[derive(Debug)]
 pub(crate) struct Link {
     rng: Rng,
+    /// By how much the writes of the cluster record are late.
+    record_delay: Duration,
     cut: watch::Sender<bool>,
     /// Lost responses, per mille.
     lost_per_mille: Mutex<u64>,
@@ -77,10 +84,12 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(rng: Rng) -> Arc<Self> {
+    /// `record_delay`: by how much the writes of the cluster record are late.
+    pub(crate) fn new(rng: Rng, record_delay: Duration) -> Arc<Self> {
         let (cut, _) = watch::channel(false);
         Arc::new(Self {
             rng,
+            record_delay,
             cut,
             lost_per_mille: Mutex::new(0),
             leases: Mutex::default(),
@@ -184,6 +193,9 @@ impl Chubby for LinkedChubby {
         Box::pin(self.call(async move {
             if writes.iter().any(|write| matches!(write, Write::Put { .. })) {
                 self.check_space()?;
+            }
+            if writes.iter().any(|write| matches!(write, Write::Put { path, .. } if path == paths::CLUSTER)) {
+                tokio::time::sleep(self.link.record_delay).await;
             }
             self.service.current().transact(compares, writes).await
         }))

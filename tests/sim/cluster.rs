@@ -9,6 +9,7 @@ use std::time::Duration;
 use ebla_master::plan::auto_merge::MergeRules;
 use ebla_master::plan::replica_balance::ReplicaBalance;
 use ebla_master::{Master, MasterConfig};
+use ebla_model::cluster_version::SupportedVersions;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::GroupId;
 use ebla_runtime::units::ByteSize;
@@ -38,6 +39,7 @@ use crate::space::{self, HostSpace};
 use crate::steps::StepWatch;
 use crate::time::{self, HostTime};
 use crate::trace::Trace;
+use crate::versions::{self, HostRelease, Rollout};
 
 /// Where every tablet server listens.
 pub(crate) const SERVER_PORT: u16 = 8086;
@@ -139,6 +141,8 @@ pub(crate) struct SimHost {
     pub(crate) has_rotten_registry: AtomicBool,
     /// The replicas of the running process, on a tablet server.
     hosted: Mutex<Weak<TabletManager>>,
+    /// What its processes support.
+    pub(crate) release: Mutex<HostRelease>,
 }
 
 /// State shared by all hosts.
@@ -174,6 +178,8 @@ pub(crate) struct SimCluster {
     pub(crate) loss: Mutex<Option<Loss>>,
     /// The restoration of the lock service, if the plan has one.
     pub(crate) restoration: Mutex<Restoration>,
+    /// The operator who replaces the processes of an earlier release, if there are some.
+    pub(crate) rollout: Option<Rollout>,
     /// Whether answers to clients are lost around divisions.
     pub(crate) loses_answers: bool,
     /// Users of names that send pairs of calls.
@@ -205,18 +211,20 @@ pub(crate) struct SimCluster {
 }
 
 impl SimHost {
-    fn new(name: String, folder: &Path, rng: &Rng) -> Self {
+    /// `record_delay`: by how much its writes of the cluster record are late.
+    fn new(name: String, folder: &Path, rng: &Rng, record_delay: Duration) -> Self {
         Self {
             folder: folder.join(&name),
             disk: SimDisk::new(),
             time: HostTime::default(),
-            link: Link::new(rng.fork()),
+            link: Link::new(rng.fork(), record_delay),
             runs: AtomicU64::new(0),
             failed: AtomicBool::new(false),
             space: HostSpace::default(),
             syncs: HostSyncs::default(),
             has_rotten_registry: AtomicBool::new(false),
             hosted: Mutex::default(),
+            release: Mutex::default(),
             name,
         }
     }
@@ -236,7 +244,9 @@ impl SimCluster {
     pub(crate) fn new(plan: &Plan, folder: &Path, trace: Trace) -> Arc<Self> {
         let rng = Rng::seeded(plan.seed ^ 0x5eed_11e5);
         let hosts = |kind: &str, count: usize| -> Vec<SimHost> {
-            (1..=count).map(|number| SimHost::new(format!("{kind}-{number}"), folder, &rng)).collect()
+            (1..=count)
+                .map(|number| SimHost::new(format!("{kind}-{number}"), folder, &rng, plan.record_delay))
+                .collect()
         };
         Arc::new(Self {
             seed: plan.seed,
@@ -256,6 +266,7 @@ impl SimCluster {
             step_watch: plan.step_crash.map(|crash| Arc::new(StepWatch::new(crash))),
             loss: Mutex::default(),
             restoration: Mutex::default(),
+            rollout: plan.mixes_versions.then(|| Rollout::new(Rng::seeded(plan.seed ^ 0x4e1ea5e))),
             loses_answers: plan.loses_answers,
             duels: plan.duels,
             groups: plan.groups,
@@ -334,6 +345,14 @@ impl SimCluster {
         self.runtime(&host.name, &host.time, run)
     }
 
+    /// The versions that the next process of a host supports.
+    fn next_release(&self, host: &SimHost) -> SupportedVersions {
+        let Some(rollout) = &self.rollout else { return SupportedVersions::OWN };
+        let next = rollout.next_release(self.phase(), host, time::elapsed());
+        self.note(&host.name, "supports", &next.to_string());
+        next
+    }
+
     pub(crate) async fn service(&self) -> &LockService {
         loop {
             if let Some(service) = self.chubby.get() {
@@ -357,6 +376,7 @@ pub(crate) async fn tablet_server(cluster: Arc<SimCluster>, number: usize) -> tu
         options.lease_ttl = lease;
     }
     options.restart = RestartScope::Server;
+    options.versions = cluster.next_release(host);
     let (log_bytes, segment_bytes) = match (cluster.purges_logs, cluster.large_values) {
         (false, _) => LARGE_LOG,
         (true, false) => SMALL_LOG,
@@ -386,7 +406,10 @@ pub(crate) async fn tablet_server(cluster: Arc<SimCluster>, number: usize) -> tu
             *host.hosted.lock() = Arc::downgrade(server.tablet_manager());
             cluster.note(&host.name, "serves", &server.id().to_string());
             space::fail_stores(host);
-            let error = server.failed().await;
+            let error = tokio::select! {
+                error = server.failed() => error,
+                error = server.registration_refused(), if cluster.rollout.is_some() => error,
+            };
             // The power of the disk has failed, and that of the host is about to.
             if host.disk.loses_power() {
                 return std::future::pending().await;
@@ -406,6 +429,9 @@ pub(crate) async fn tablet_server(cluster: Arc<SimCluster>, number: usize) -> tu
 pub(crate) async fn give_up(cluster: &SimCluster, host: &SimHost, error: &Error) -> turmoil::Result {
     tracing::warn!(host = host.name, %error, "process ended");
     cluster.note(&host.name, "failed", error.reason.name());
+    if cluster.rollout.is_some() {
+        versions::note_error(cluster, host, error, time::elapsed());
+    }
     host.failed.store(true, Ordering::Relaxed);
     std::future::pending().await
 }
@@ -425,6 +451,10 @@ pub(crate) async fn master(cluster: Arc<SimCluster>, number: usize) -> turmoil::
     };
     if let Some((lease, grace)) = cluster.failure_timeouts.short {
         (config.lease_ttl, config.repair_grace) = (lease, grace);
+    }
+    config.versions = cluster.next_release(host);
+    if let Some(rollout) = &cluster.rollout {
+        config.upgrade_delay = rollout.upgrade_delay();
     }
     match Master::start(config, chubby, runtime).await {
         Ok(_master) => std::future::pending().await,

@@ -67,6 +67,7 @@ mod tenant;
 mod time;
 mod trace;
 mod transfers;
+mod versions;
 
 use std::process::ExitCode;
 

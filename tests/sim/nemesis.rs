@@ -41,6 +41,9 @@ impl Nemesis {
         if let Some(fault) = cluster.step_watch.as_ref().and_then(|watch| watch.due(cluster)) {
             self.driver.plan(now, fault);
         }
+        if let Some(fault) = cluster.rollout.as_ref().and_then(|rollout| rollout.due(cluster, now)) {
+            self.driver.plan(now, fault);
+        }
         if let Some(fault) = self.transfer_cuts.as_mut().and_then(|cuts| cuts.due(now, sim, cluster)) {
             self.driver.plan(now, fault);
         }

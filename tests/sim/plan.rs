@@ -78,6 +78,10 @@ pub(crate) struct Plan {
     pub(crate) is_only_slow: bool,
     /// The crash after a step, and the operator that drains servers.
     pub(crate) step_crash: Option<StepCrash>,
+    /// Whether processes of an earlier release take part and are upgraded during the load.
+    pub(crate) mixes_versions: bool,
+    /// By how much the writes of the cluster record are late: servers may start meanwhile.
+    pub(crate) record_delay: Duration,
     /// Whether the run stops at the first anomaly.
     pub(crate) stops_at_first: bool,
 }
@@ -121,6 +125,8 @@ impl Plan {
         let fault_rates = if seed % 7 == 2 { fault_rates.with_slow_disks() } else { fault_rates };
         let fault_rates = if seed % 9 == 4 { fault_rates.with_disk_errors() } else { fault_rates };
         let fault_rates = if seed % 11 == 6 { fault_rates.with_full_lock_service() } else { fault_rates };
+        // Without servers that lose all their replicas: those are not waited for.
+        let mixes_versions = servers == 3 && seed % 6 == 5 && seed % 8 != 7 && seed % 13 != 7;
         Self {
             seed,
             servers,
@@ -130,7 +136,8 @@ impl Plan {
             fault_rates,
             owns: seed.is_multiple_of(2),
             value_bytes: if seed % 7 == 3 { 32 << 10 } else { 0 },
-            counters: if seed % 3 == 1 { 2 } else { 0 },
+            // Aggregates are refused until the later version is active.
+            counters: if seed % 3 == 1 && !mixes_versions { 2 } else { 0 },
             drops: seed % 5 == 2,
             splits,
             moves,
@@ -152,6 +159,8 @@ impl Plan {
             metadata_split_bytes: seed.is_multiple_of(3).then_some(2 << 10),
             is_only_slow: false,
             step_crash: None,
+            mixes_versions,
+            record_delay: Duration::ZERO,
             stops_at_first: false,
         }
     }
@@ -177,6 +186,7 @@ impl Plan {
             ages: false,
             purges_logs: false,
             restores: false,
+            mixes_versions: false,
             stops_at_first: true,
             ..Self::draw(seed)
         };
@@ -337,6 +347,13 @@ impl Plan {
                 stops_at_first: false,
                 ..plan
             },
+            "versions" => {
+                let (moves, failure_timeouts) = (Some(Duration::from_secs(1)), FailureTimeouts::fixed());
+                let plan =
+                    Self { fault_rates: FaultRates::versions(), failure_timeouts, splits: many_splits(), ..plan };
+                let plan = Self { moves, tables: true, owns: true, clients: 2, load: Duration::from_secs(45), ..plan };
+                Self { mixes_versions: true, masters: 2, record_delay: Duration::from_secs(1), ..plan }
+            }
             "kills" => Self { fault_rates: FaultRates::kills(), splits: many_splits(), clients: 3, ..plan },
             _ => Self::draw(seed),
         }

@@ -111,6 +111,11 @@ impl FaultRates {
         calm.every(Recurring::Crash, 4_000).every(Recurring::MounttableCrash, 3_000).every(Recurring::Cut, 4_000)
     }
 
+    /// Links that are cut, also those to the lock service; an operator replaces processes meanwhile.
+    pub(crate) fn versions() -> Self {
+        Self::calm().every(Recurring::Cut, 6_000).every(Recurring::NoLockService, 12_000)
+    }
+
     /// Lease races while clocks differ as much as a lease allows for.
     pub(crate) fn skewed_lease_races() -> Self {
         Self::calm().every(Recurring::SkewedLeaseRace, 2_000)

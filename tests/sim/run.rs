@@ -19,7 +19,7 @@ use crate::nemesis::Nemesis;
 use crate::plan::{CLIENTS, Plan};
 use crate::replicas;
 use crate::trace::Trace;
-use crate::{ages, clocks, drains, drops, large, lost, restored, rot, slow, steps, sums, tenant};
+use crate::{ages, clocks, drains, drops, large, lost, restored, rot, slow, steps, sums, tenant, versions};
 
 /// Result of a run.
 pub(crate) struct Outcome {
@@ -48,6 +48,9 @@ const SCRUBBED: Duration = Duration::from_secs(40);
 /// Timeout until no server with a wrong clock leads: servers compare their clocks every five seconds.
 const CLOCKS: Duration = Duration::from_secs(60);
 
+/// Timeout until the last process is upgraded and the later version is active.
+const UPGRADED: Duration = Duration::from_secs(60);
+
 /// Runs the plan.
 pub(crate) fn run(plan: &Plan, folder: &std::path::Path, trace: Trace) -> Outcome {
     let cluster = SimCluster::new(plan, folder, trace);
@@ -64,7 +67,9 @@ pub(crate) fn run(plan: &Plan, folder: &std::path::Path, trace: Trace) -> Outcom
     let mut wrong = Vec::new();
     let boot = if plan.groups.is_some() { BOOT + DIVISIONS } else { BOOT };
     if !steps.until(boot, None, |cluster| cluster.phase() == Phase::Load) {
+        let early = cluster.history.lock().wrong.clone();
         wrong.push(format!("not live: the load has not begun after {boot:?}"));
+        wrong.extend(early);
         return finish(plan, &cluster, &sim, wrong);
     }
     let rng = Rng::seeded(plan.seed ^ 0xbad_1dea);
@@ -101,6 +106,14 @@ pub(crate) fn run(plan: &Plan, folder: &std::path::Path, trace: Trace) -> Outcom
     if wrong.is_empty() && !steps.until(CLOCKS, Some(&mut nemesis), |cluster| clocks::wrong_leaders(cluster).is_empty())
     {
         wrong.extend(clocks::wrong_leaders(&cluster).into_iter().map(|one| format!("wrong clock: {one}")));
+    }
+    if wrong.is_empty()
+        && cluster.rollout.is_some()
+        && !steps.until(UPGRADED, Some(&mut nemesis), versions::is_complete)
+    {
+        wrong.push(format!(
+            "not live: not every process is upgraded, or the later version is not active after {UPGRADED:?}"
+        ));
     }
     if wrong.is_empty() && cluster.rots && !steps.until(SCRUBBED, Some(&mut nemesis), is_sound) {
         wrong.extend(rot::damaged_stores(&cluster).into_iter().map(|one| format!("damaged: {one}")));
@@ -281,6 +294,9 @@ impl Steps<'_, '_> {
                 self.look(now);
                 if self.cluster.rots {
                     rot::forget_repaired(self.cluster);
+                }
+                if self.cluster.rollout.is_some() {
+                    versions::check(self.cluster, now);
                 }
                 if self.cluster.is_only_slow {
                     slow::check_leaders(self.cluster, now);

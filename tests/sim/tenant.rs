@@ -24,6 +24,7 @@ use ebla_runtime::Runtime;
 use crate::cluster::{Phase, SimCluster};
 use crate::load;
 use crate::time::{self, HostTime};
+use crate::versions;
 
 /// The timeout of a call.
 const CALL: Duration = Duration::from_secs(5);
@@ -191,7 +192,11 @@ impl Round<'_> {
     async fn finish(&mut self, kind: &str, answer: &Result<(), Error>) {
         let outcome = answer.as_ref().err().map_or("ok", |error| error.reason.name());
         self.cluster.note("tenant", kind, &format!("{} {outcome}", self.name.table()));
-        self.is_certain = answer.is_ok();
+        self.is_certain = match answer {
+            Ok(()) => true,
+            // Refused before anything was done: nothing has changed.
+            Err(error) => versions::is_refusal(error),
+        };
         tokio::time::sleep(self.runtime.rng.jitter(PAUSE)).await;
     }
 

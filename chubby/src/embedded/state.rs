@@ -45,8 +45,12 @@ impl Files {
     }
 
     pub(super) fn list(&self, prefix: &str) -> Vec<File> {
+        self.files_under(prefix).cloned().collect()
+    }
+
+    fn files_under<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a File> {
         let from = self.files.range(prefix.to_owned()..);
-        from.take_while(|(path, _file)| path.starts_with(prefix)).map(|(_path, file)| file.clone()).collect()
+        from.take_while(move |(path, _file)| path.starts_with(prefix)).map(|(_path, file)| file)
     }
 
     /// All files, for a snapshot.
@@ -66,6 +70,7 @@ impl Files {
             Compare::Exists(path) => self.files.contains_key(path),
             Compare::Modified(path, revision) => self.files.get(path).is_some_and(|file| file.modified == *revision),
             Compare::Created(path, revision) => self.files.get(path).is_some_and(|file| file.created == *revision),
+            Compare::Unchanged(prefix, revision) => self.files_under(prefix).all(|file| file.modified <= *revision),
         })
     }
 

@@ -57,6 +57,11 @@ impl Keys {
             Compare::Created(path, at) => {
                 vec![exists(path), created(path, CompareOp::Equal, signed(at.get()))]
             }
+            // Without a key in the range etcd compares with revision 0, which is earlier than any.
+            Compare::Unchanged(prefix, at) => {
+                let after = signed(at.get()).saturating_add(1);
+                vec![Condition::mod_revision(self.key(prefix), CompareOp::Less, after).with_prefix()]
+            }
         }
     }
 

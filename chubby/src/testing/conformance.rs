@@ -148,6 +148,10 @@ async fn comparisons_hold_as_documented(service: ServiceUnderTest) -> CheckResul
     let created = put(chubby, "a", "1").await?;
     let modified = put(chubby, "a", "2").await?;
     let a = || "a".to_owned();
+    put(chubby, "s/2", "1").await?;
+    let listed = put(chubby, "s/1", "1").await?;
+    done(chubby.transact(vec![], vec![Write::delete("s/2")]).await?)?;
+    let other = put(chubby, "t", "1").await?;
     for (compare, expected) in [
         (Compare::Absent(a()), false),
         (Compare::Absent("b".to_owned()), true),
@@ -159,6 +163,10 @@ async fn comparisons_hold_as_documented(service: ServiceUnderTest) -> CheckResul
         (Compare::Created(a(), created), true),
         (Compare::Created(a(), modified), false),
         (Compare::Created("b".to_owned(), created), false),
+        (Compare::Unchanged("s/".to_owned(), listed), true),
+        (Compare::Unchanged("s/".to_owned(), modified), false),
+        (Compare::Unchanged("s/".to_owned(), other), true),
+        (Compare::Unchanged("u/".to_owned(), modified), true),
     ] {
         let outcome = chubby.transact(vec![compare.clone()], vec![]).await?;
         ensure((outcome != TransactionOutcome::Conflict) == expected, format!("{compare:?} gave {outcome:?}"))?;

@@ -42,13 +42,18 @@ const PATIENCE: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// Errors of Chubby other than `Unavailable`; as [`check_version`].
-pub async fn identify(registry: &Registry, chubby: &SharedChubby, runtime: &Runtime) -> Result<ServerId, Error> {
+pub async fn identify(
+    registry: &Registry,
+    versions: SupportedVersions,
+    chubby: &SharedChubby,
+    runtime: &Runtime,
+) -> Result<ServerId, Error> {
     if let Some(known) = registry.identity() {
         return Ok(known.server);
     }
     let mut others = OtherServers::new(runtime, PATIENCE);
     loop {
-        match new_id(registry, chubby, &mut others).await {
+        match new_id(registry, versions, chubby, &mut others).await {
             Err(error) if error.reason == Reason::Unavailable => {
                 warn!(%error, "waiting for Chubby to assign a server id (first start)");
                 tokio::time::sleep(RETRY_PAUSE).await;
@@ -58,9 +63,14 @@ pub async fn identify(registry: &Registry, chubby: &SharedChubby, runtime: &Runt
     }
 }
 
-async fn new_id(registry: &Registry, chubby: &SharedChubby, others: &mut OtherServers) -> Result<ServerId, Error> {
+async fn new_id(
+    registry: &Registry,
+    versions: SupportedVersions,
+    chubby: &SharedChubby,
+    others: &mut OtherServers,
+) -> Result<ServerId, Error> {
     let chubby: &dyn Chubby = chubby.as_ref();
-    let cluster = chubby.read(paths::CLUSTER).await?.map(decode_cluster).transpose()?;
+    let cluster = chubby.read(paths::CLUSTER).await?.map(|file| decode_cluster(file, versions)).transpose()?;
     if chubby.read(paths::BEHIND).await?.is_some() {
         let message = "the lock service was restored from an older backup or has lost data, and may give the id of another server; a new \
                        server waits until it is recovered: ebla recover --dry-run shows what is missing";
@@ -133,23 +143,23 @@ impl OtherServers {
     }
 }
 
-/// Fails when this release does not support the active version.
+/// Fails when a process that supports `versions` does not support the active one.
 ///
 /// # Errors
 /// `FailedPrecondition`, with the release to start instead.
-pub fn check_version(active: ClusterVersion) -> Result<(), Error> {
-    SupportedVersions::OWN.check(active, env!("CARGO_PKG_VERSION"))
+pub fn check_version(versions: SupportedVersions, active: ClusterVersion) -> Result<(), Error> {
+    versions.check(active, env!("CARGO_PKG_VERSION"))
 }
 
-/// The cluster of the cluster file, if this release supports its active version.
-fn cluster_id(file: File) -> Result<ClusterId, Error> {
-    decode_cluster(file).map(|(cluster, _state)| cluster)
+/// The cluster of the cluster file, if its active version is supported.
+fn cluster_id(file: File, versions: SupportedVersions) -> Result<ClusterId, Error> {
+    decode_cluster(file, versions).map(|(cluster, _state)| cluster)
 }
 
 /// As [`cluster_id`], with the state of the cluster.
-fn decode_cluster(file: File) -> Result<(ClusterId, ClusterState), Error> {
+fn decode_cluster(file: File, versions: SupportedVersions) -> Result<(ClusterId, ClusterState), Error> {
     let cluster: record::Cluster = convert::decode_record(file.value)?;
-    check_version(convert::active_version(&cluster))?;
+    check_version(versions, convert::active_version(&cluster))?;
     let id =
         ClusterId::from_bytes(&cluster.cluster).ok_or_else(|| Error::damaged("cluster id is not 16 bytes long"))?;
     Ok((id, cluster.state()))
@@ -170,15 +180,19 @@ pub(super) async fn check_not_lost(server: ServerId, chubby: &SharedChubby) -> R
     Err(Error::new(Reason::FailedPrecondition, message))
 }
 
-/// Fails when the replicas of this server were given up, or when its release does not support the active version, before the first one
+/// Fails when the replicas of this server were given up, or when it does not support the active version, before the first one
 /// starts. Without Chubby a server starts; then its registration is refused when Chubby is back.
 ///
 /// # Errors
 /// `FailedPrecondition` when the server must not start.
-pub async fn refuse_if_excluded(server: ServerId, chubby: &SharedChubby) -> Result<(), Error> {
+pub async fn refuse_if_excluded(
+    server: ServerId,
+    versions: SupportedVersions,
+    chubby: &SharedChubby,
+) -> Result<(), Error> {
     let checked = async {
         check_not_lost(server, chubby).await?;
-        chubby.read(paths::CLUSTER).await?.map(cluster_id).transpose()
+        chubby.read(paths::CLUSTER).await?.map(|file| cluster_id(file, versions)).transpose()
     };
     match tokio::time::timeout(EXCLUSION_TIMEOUT, checked).await {
         Ok(Err(error)) if error.reason == Reason::FailedPrecondition => Err(error),
@@ -190,9 +204,13 @@ pub async fn refuse_if_excluded(server: ServerId, chubby: &SharedChubby) -> Resu
 /// active since.
 ///
 /// # Errors
-/// `FailedPrecondition` when Chubby belongs to another cluster, or when this release does not support the active version. `Unavailable` when
-/// Chubby has no cluster file: an operator may restore it.
-pub(super) fn precondition(own: Option<Identity>, found: Option<File>) -> Result<Compare, Error> {
+/// `FailedPrecondition` when Chubby belongs to another cluster, or when the active version is none of `versions`. `Unavailable` when Chubby
+/// has no cluster file: an operator may restore it.
+pub(super) fn precondition(
+    own: Option<Identity>,
+    versions: SupportedVersions,
+    found: Option<File>,
+) -> Result<Compare, Error> {
     let path = paths::CLUSTER.to_owned();
     let Some(file) = found else {
         return match own {
@@ -208,7 +226,7 @@ pub(super) fn precondition(own: Option<Identity>, found: Option<File>) -> Result
         };
     };
     let seen = Compare::Modified(path, file.modified);
-    let found = cluster_id(file)?;
+    let found = cluster_id(file, versions)?;
     match own {
         Some(own) if own.cluster != found => Err(Error::new(
             Reason::FailedPrecondition,
@@ -228,6 +246,7 @@ mod tests {
 
     const OURS: ClusterId = ClusterId::new(5);
     const SERVER: ServerId = ServerId::new(1);
+    const OWN: SupportedVersions = SupportedVersions::OWN;
 
     #[test]
     fn registration_requires_the_cluster_file_that_was_read() {
@@ -239,13 +258,13 @@ mod tests {
         };
         let own = Some(Identity { cluster: OURS, server: SERVER });
         let seen = Compare::Modified(paths::CLUSTER.to_owned(), modified);
-        assert_eq!(precondition(None, None), Ok(Compare::Absent(paths::CLUSTER.to_owned())));
-        assert_eq!(precondition(None, Some(file(OURS))), Ok(seen.clone()));
-        assert_eq!(precondition(own, Some(file(OURS))), Ok(seen));
-        let other = precondition(own, Some(file(ClusterId::new(6)))).unwrap_err();
+        assert_eq!(precondition(None, OWN, None), Ok(Compare::Absent(paths::CLUSTER.to_owned())));
+        assert_eq!(precondition(None, OWN, Some(file(OURS))), Ok(seen.clone()));
+        assert_eq!(precondition(own, OWN, Some(file(OURS))), Ok(seen));
+        let other = precondition(own, OWN, Some(file(ClusterId::new(6)))).unwrap_err();
         assert_eq!(other.reason, Reason::FailedPrecondition);
         assert!(other.message.contains(&OURS.to_string()), "{other}");
-        assert_eq!(precondition(own, None).unwrap_err().reason, Reason::Unavailable, "it may come back");
+        assert_eq!(precondition(own, OWN, None).unwrap_err().reason, Reason::Unavailable, "it may come back");
     }
 
     #[tokio::test]
@@ -257,12 +276,12 @@ mod tests {
         let later = record::Cluster { version: convert::VERSION + 2, ..Default::default() };
         let write = ebla_chubby::Write::put(paths::CLUSTER, prost::Message::encode_to_vec(&later));
         chubby.transact(Vec::new(), vec![write]).await.unwrap();
-        let refused = identify(&registry, &chubby, &runtime).await.unwrap_err();
+        let refused = identify(&registry, OWN, &chubby, &runtime).await.unwrap_err();
         assert!(refused.message.contains("has version 3, this release supports versions up to 2"), "{refused}");
         assert_eq!(registry.identity(), None);
         let file = chubby.read(paths::CLUSTER).await.unwrap();
         let own = Some(Identity { cluster: OURS, server: SERVER });
-        assert_eq!(precondition(own, file), Err(refused), "a server with an identity does not register either");
+        assert_eq!(precondition(own, OWN, file), Err(refused), "a server with an identity does not register either");
         assert_eq!(chubby.list("").await.unwrap().0.len(), 1, "not even an id was taken");
     }
 
@@ -291,18 +310,18 @@ mod tests {
         let registry = Registry::open(folder.path()).unwrap();
         let chubby = running_cluster(&runtime, ServerId::new(4)).await;
         let mut others = OtherServers::new(&runtime, Duration::ZERO);
-        let refused = new_id(&registry, &chubby, &mut others).await.unwrap_err();
+        let refused = new_id(&registry, OWN, &chubby, &mut others).await.unwrap_err();
         assert_eq!(refused.reason, Reason::Unavailable, "it waits");
         assert!(refused.message.contains("the counter servers of the lock service is not above 4"), "{refused}");
         assert!(chubby.read(&Counter::Servers.path()).await.unwrap().is_none(), "nothing was taken");
 
         ebla_chubby::raise_counter(chubby.as_ref(), Counter::Servers, 5).await.unwrap();
         chubby.transact(Vec::new(), vec![ebla_chubby::Write::put(paths::BEHIND, "restored")]).await.unwrap();
-        let refused = new_id(&registry, &chubby, &mut others).await.unwrap_err();
+        let refused = new_id(&registry, OWN, &chubby, &mut others).await.unwrap_err();
         assert_eq!(refused.reason, Reason::Unavailable, "it waits");
         assert!(refused.message.contains("ebla recover --dry-run"), "{refused}");
         chubby.transact(Vec::new(), vec![ebla_chubby::Write::delete(paths::BEHIND)]).await.unwrap();
-        assert_eq!(new_id(&registry, &chubby, &mut others).await, Ok(ServerId::new(5)));
+        assert_eq!(new_id(&registry, OWN, &chubby, &mut others).await, Ok(ServerId::new(5)));
         assert_eq!(registry.identity(), Some(Identity { cluster: OURS, server: ServerId::new(5) }));
     }
 
@@ -313,10 +332,10 @@ mod tests {
         let chubby = running_cluster(&runtime, ServerId::new(1)).await;
         ebla_chubby::raise_counter(chubby.as_ref(), Counter::Servers, 2).await.unwrap();
         let mut others = OtherServers::new(&runtime, Duration::from_secs(3600));
-        let refused = new_id(&registry, &chubby, &mut others).await.unwrap_err();
+        let refused = new_id(&registry, OWN, &chubby, &mut others).await.unwrap_err();
         assert_eq!(refused.reason, Reason::Unavailable, "it waits");
         assert!(refused.message.contains("servers with METADATA do not respond"), "{refused}");
         others.patience = Duration::ZERO;
-        assert_eq!(new_id(&registry, &chubby, &mut others).await, Ok(ServerId::new(2)), "they may be lost");
+        assert_eq!(new_id(&registry, OWN, &chubby, &mut others).await, Ok(ServerId::new(2)), "they may be lost");
     }
 }

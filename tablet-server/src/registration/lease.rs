@@ -39,6 +39,8 @@ pub struct Registration {
     pub incarnation: Incarnation,
     /// Its zone.
     pub zone: Option<Zone>,
+    /// The cluster versions that it supports.
+    pub versions: SupportedVersions,
     /// The lease's time to live: how long the file outlives a server that stops renewing.
     pub ttl: Duration,
 }
@@ -104,7 +106,7 @@ async fn register(
     status: &watch::Sender<RegistrationStatus>,
     session_slot: &mut Option<Arc<dyn ebla_chubby::Session>>,
 ) -> Result<(), Error> {
-    let precondition = precondition(registry.identity(), chubby.read(paths::CLUSTER).await?)?;
+    let precondition = precondition(registry.identity(), registration.versions, chubby.read(paths::CLUSTER).await?)?;
     check_not_lost(registration.server, chubby).await?;
     let session = Arc::clone(session_slot.insert(chubby.open_session(registration.ttl).await?));
     let value = convert::encode_record(record::Server {
@@ -114,7 +116,7 @@ async fn register(
         incarnation: registration.incarnation.get(),
         release: env!("CARGO_PKG_VERSION").to_owned(),
         zone: registration.zone.as_ref().map(Zone::to_string).unwrap_or_default(),
-        versions: Some(convert::supported_to_proto(SupportedVersions::OWN)),
+        versions: Some(convert::supported_to_proto(registration.versions)),
     });
     let write = Write::put_leased(paths::server(registration.server), value, session.lease());
     let not_lost = Compare::Absent(paths::lost(registration.server));
@@ -180,6 +182,7 @@ mod tests {
                 address: "host:1".to_owned(),
                 incarnation: Incarnation::new(1),
                 zone: None,
+                versions: SupportedVersions::OWN,
                 ttl: Duration::from_secs(10),
             };
             maintain(registration, registry, self.chubby.shared(), &self.runtime)
@@ -207,7 +210,10 @@ mod tests {
         let refused = status.wait_for(|status| matches!(status, RegistrationStatus::Refused(_))).await.unwrap().clone();
         let identity = Identity { cluster: OURS, server: SERVER };
         let file = fixture.chubby.read(paths::CLUSTER).await.unwrap();
-        assert_eq!(refused, RegistrationStatus::Refused(precondition(Some(identity), file).unwrap_err()));
+        assert_eq!(
+            refused,
+            RegistrationStatus::Refused(precondition(Some(identity), SupportedVersions::OWN, file).unwrap_err())
+        );
         assert!(!fixture.is_registered().await);
     }
 
@@ -231,7 +237,7 @@ mod tests {
         fixture.chubby.transact(Vec::new(), vec![write]).await.unwrap();
         let mut status = fixture.maintain(fixture.registry(OURS));
         let refused = status.wait_for(|status| matches!(status, RegistrationStatus::Refused(_))).await.unwrap().clone();
-        let expected = check_version(ClusterVersion::NEWEST.next()).unwrap_err();
+        let expected = check_version(SupportedVersions::OWN, ClusterVersion::NEWEST.next()).unwrap_err();
         assert_eq!(refused, RegistrationStatus::Refused(expected));
         assert!(!fixture.is_registered().await);
     }

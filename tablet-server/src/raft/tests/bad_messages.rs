@@ -2,7 +2,7 @@
 //! continues.
 
 use bytes::Bytes;
-use ebla_model::cluster_version::ClusterVersion;
+use ebla_model::cluster_version::{ClusterVersion, SupportedVersions};
 use ebla_model::id::{ClusterId, LogId, LogIndex, ServerId, Term};
 use ebla_model::metadata::Membership;
 use ebla_proto::cluster_guard::{with_cluster_id, with_newest_version};
@@ -16,6 +16,7 @@ use tonic::{Request, Status};
 
 use super::cluster::{Cluster, QUICK, TABLET, Transport};
 use super::{VERY_SLOW, replica};
+use crate::raft::transport::election_guard::with_election_max;
 use crate::raft::transport::receiver_guard::with_receiver;
 
 /// The index of no entry in these tests.
@@ -227,5 +228,28 @@ async fn a_server_of_an_earlier_release_takes_no_part_once_a_later_version_is_ac
     assert!(refused.contains("the sender supports cluster versions up to 1, and version 2 is active"), "{refused:?}");
     cluster.write("still here").await;
     assert_eq!(cluster.leader_now(), Some(to), "the vote of a later term was not even looked at");
-    assert_eq!(refusal(client.call(with_newest_version(request())).await), "", "one of this release is admitted");
+    assert_eq!(
+        refusal(client.call(with_newest_version(request(), SupportedVersions::OWN)).await),
+        "",
+        "one of this release is admitted"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_server_with_other_election_timeouts_takes_no_part() {
+    let cluster = Cluster::start(1, Transport::Grpc, QUICK).await;
+    let runtime = Runtime::system("peer");
+    let to = cluster.leader().await;
+    let mut client = client(&cluster, to, &runtime);
+    let term = Term::new(1 << 40);
+    let sender = Sender { from: ServerId::new(2), to, term, last: LogId { term, index: FAR } };
+    let request = |election_max| {
+        let vote = raft::Vote { vote: Some(sender.ballot()), ..raft::Vote::default() };
+        with_election_max(Request::new(sender.frame(frame::Kind::Vote(vote))), election_max)
+    };
+    let refused = refusal(client.call(request(QUICK.election_max * 2)).await);
+    assert!(refused.contains("all servers must run releases with equal ones"), "{refused:?}");
+    cluster.write("still here").await;
+    assert_eq!(cluster.leader_now(), Some(to), "the vote of a later term was not even looked at");
+    assert_eq!(refusal(client.call(request(QUICK.election_max)).await), "", "one with the same is admitted");
 }

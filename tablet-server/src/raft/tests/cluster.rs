@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ebla_model::capacity::{DiskSpace, Resources};
-use ebla_model::cluster_version::ClusterVersion;
+use ebla_model::cluster_version::{ClusterVersion, SupportedVersions};
 use ebla_model::id::{ClusterId, GroupId, LogId, LogIndex, ReplicaId, ServerId};
 use ebla_model::metadata::{Membership, Replica};
 use ebla_runtime::{Blocking, Clock, FixedResources, ResourceProbe, Runtime, ServeOptions, serve};
@@ -295,6 +295,8 @@ impl Cluster {
         let capacity = Capacity::new(probe, LocalServers::default());
         capacity.sample_disk(server);
         let options = NetworkOptions {
+            versions: SupportedVersions::OWN,
+            election_max: self.timings.election_max,
             server,
             addresses: Arc::clone(&self.addresses) as Arc<dyn AddressBook>,
             local_peers: match self.transport {
@@ -340,6 +342,8 @@ impl Cluster {
     pub(super) fn inline_network(&self, server: ServerId) -> Arc<Network> {
         let node = &self.nodes[&server];
         let options = NetworkOptions {
+            versions: SupportedVersions::OWN,
+            election_max: self.timings.election_max,
             server,
             addresses: Arc::clone(&self.addresses) as Arc<dyn AddressBook>,
             local_peers: LocalPeers::default(),

@@ -8,6 +8,7 @@
 //! `message` has the messages as values and `wire` their encoding. Outbound, a group's `peer` sends through the server's
 //! `links`; inbound, `network` delivers to the group that a message names.
 
+pub(super) mod election_guard;
 pub(super) mod follower_recovery;
 mod link;
 pub(super) mod links;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebla_model::cluster_version::ClusterVersion;
+use ebla_model::cluster_version::{ClusterVersion, SupportedVersions};
 use ebla_model::id::{ClusterId, ServerId};
 use ebla_runtime::Blocking;
 
@@ -30,6 +30,10 @@ pub trait AddressBook: Send + Sync + 'static {
 pub struct NetworkOptions {
     /// The server that the network belongs to.
     pub server: ServerId,
+    /// The cluster versions that it supports.
+    pub versions: SupportedVersions,
+    /// The longest election timeout, the same on every server.
+    pub election_max: Duration,
     /// The addresses of the other servers.
     pub addresses: Arc<dyn AddressBook>,
     /// The servers in the same process.

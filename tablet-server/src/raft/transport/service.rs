@@ -19,6 +19,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, Stream, StreamExt, TryStreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
+use super::election_guard::check_election_max;
 use super::local::MessageReceiver;
 use super::message::{MessageHeader, SnapshotTransfer, Unreachable};
 use super::network::Network;
@@ -52,14 +53,15 @@ impl Network {
 }
 
 impl Service {
-    /// The message of a request, unless a server of another cluster sent it, or one that does not support the active version, or it is for another
-    /// server.
+    /// The message of a request, unless a server of another cluster sent it, or one that does not support the active version or has other
+    /// election timeouts, or it is for another server.
     fn admit<T>(&self, request: Request<T>) -> Result<T, Status> {
         let options = self.network.options();
         let addresses = &options.addresses;
         check_cluster_id(request.metadata(), addresses.cluster())
             .and_then(|()| check_newest_version(request.metadata(), addresses.active_version()))
             .and_then(|()| check_receiver(request.metadata(), options.server))
+            .and_then(|()| check_election_max(request.metadata(), options.election_max))
             .map_err(|error| to_status(&error))?;
         Ok(request.into_inner())
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ebla_model::capacity::WriteState;
+use ebla_model::cluster_version::SupportedVersions;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::ServerId;
 use ebla_proto::cluster_guard::{with_cluster_id, with_newest_version};
@@ -25,6 +26,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
+use super::election_guard::with_election_max;
 use super::link::PeerLink;
 use super::message::{
     AppendReceipt, MessageHeader, RaftRequest, RaftResponse, SnapshotTransfer, StreamKind, Unreachable,
@@ -64,6 +66,9 @@ pub(super) struct StreamLink {
 /// The server at the other end, shared by both streams and the unary calls.
 struct Endpoint {
     server: ServerId,
+    /// What the sender supports.
+    versions: SupportedVersions,
+    election_max: Duration,
     addresses: Arc<dyn AddressBook>,
     runtime: Runtime,
     maintenance: ebla_runtime::Blocking,
@@ -89,10 +94,11 @@ impl Endpoint {
     }
 
     /// Adds the cluster id and the receiver to a message: the address may belong to another server by now, or to another cluster, which then refuses
-    /// it. Also adds the newest version that this release supports.
+    /// it. Also adds the newest version that the sender supports, and its election timeout.
     fn request<T>(&self, message: T) -> tonic::Request<T> {
         let request = with_receiver(tonic::Request::new(message), self.server);
-        with_newest_version(with_cluster_id(request, self.addresses.cluster()))
+        let request = with_election_max(request, self.election_max);
+        with_newest_version(with_cluster_id(request, self.addresses.cluster()), self.versions)
     }
 
     fn unreachable(&self, reason: impl std::fmt::Display) -> Unreachable {
@@ -124,6 +130,8 @@ impl StreamLink {
     ) -> Self {
         let endpoint = Arc::new(Endpoint {
             server,
+            versions: options.versions,
+            election_max: options.election_max,
             addresses: Arc::clone(&options.addresses),
             runtime: runtime.clone(),
             maintenance: options.maintenance.clone(),
