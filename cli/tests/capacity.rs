@@ -5,6 +5,7 @@
 use crate::support;
 
 use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -193,6 +194,14 @@ impl SmallDisk {
         fallocate(&ballast, FallocateFlags::empty(), 0, self.free_bytes() - free_bytes).unwrap();
         path
     }
+
+    /// Fills it, up to the last page.
+    fn fill_up(&self) -> PathBuf {
+        let path = self.fill(1 << 20);
+        let mut ballast = File::options().append(true).open(&path).unwrap();
+        while ballast.write_all(&[0; 4096]).is_ok() {}
+        path
+    }
 }
 
 impl Drop for SmallDisk {
@@ -252,7 +261,7 @@ fn a_server_on_a_full_disk_waits_until_there_is_space() {
     let address = up.addresses[0].clone();
     run(&address, &["table", "create", "t", "--family", "f"]);
     run(&address, &set("kept"));
-    let ballast = disk.fill(0);
+    let ballast = disk.fill_up();
     std::thread::scope(|scope| {
         let deleting = scope.spawn(|| support::block_on(delete_many(&address)));
         (0..POLLS / 10).for_each(|_| support::pause());
@@ -263,7 +272,7 @@ fn a_server_on_a_full_disk_waits_until_there_is_space() {
     });
     up.stop();
 
-    let ballast = disk.fill(0);
+    let ballast = disk.fill_up();
     std::thread::scope(|scope| {
         let started = scope.spawn(|| Up::start(&data, &flags));
         (0..POLLS / 10).for_each(|_| support::pause());

@@ -139,7 +139,7 @@ impl Rollout {
         release.running
     }
 
-    /// The process that is to be replaced now, if one is.
+    /// The process to replace now, if it is time for one.
     pub(crate) fn due(&self, cluster: &SimCluster, now: Duration) -> Option<Fault> {
         let stage = self.stage(cluster.phase(), now);
         let mut next_at = self.next_at.lock();
