@@ -19,6 +19,7 @@ use std::io;
 use std::sync::Arc;
 
 use ebla_runtime::Failpoint;
+use rustix::io::Errno;
 
 pub use real::RealDisk;
 pub use sim::SimDisk;
@@ -104,16 +105,38 @@ pub(crate) fn read_file(disk: &dyn Disk, name: &str) -> io::Result<Option<Vec<u8
     Ok(Some(content))
 }
 
+/// Why a file was not replaced.
+#[derive(Debug)]
+pub(crate) enum ReplaceError {
+    /// It has its old content: the new one could not be written for lack of space or of open files.
+    Lacking(io::Error),
+    /// It has its old or its new content, never a mixture.
+    Failed(io::Error),
+}
+
+impl ReplaceError {
+    /// The error of a step before anything was replaced.
+    fn before(error: io::Error) -> Self {
+        let lacks_files =
+            [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error())).contains(&error.raw_os_error());
+        let is_lack = lacks_files || error.kind() == io::ErrorKind::StorageFull;
+        if is_lack { Self::Lacking(error) } else { Self::Failed(error) }
+    }
+}
+
 /// Replaces a file, or creates it, in one step; durable on return.
 ///
 /// # Errors
-/// The system's error. The file then has its old or its new content, never a mixture; its old one if the error is `StorageFull`.
-pub(crate) fn replace_file(disk: &dyn Disk, name: &str, content: &[u8]) -> io::Result<()> {
+/// See [`ReplaceError`].
+pub(crate) fn replace_file(disk: &dyn Disk, name: &str, content: &[u8]) -> Result<(), ReplaceError> {
     let temporary = format!("{name}.new");
-    remove_if_exists(disk, &temporary)?;
-    let file = disk.create(&temporary)?;
-    file.write_at(0, content)?;
-    // After this point it is not known whether anything was replaced, whatever the kind of the error.
+    let written = || {
+        remove_if_exists(disk, &temporary)?;
+        let file = disk.create(&temporary)?;
+        file.write_at(0, content)?;
+        Ok(file)
+    };
+    let file = written().map_err(ReplaceError::before)?;
     let is_synced = !Failpoint::RegistryNotSynced.is_enabled();
     let rest = || {
         if is_synced {
@@ -122,7 +145,7 @@ pub(crate) fn replace_file(disk: &dyn Disk, name: &str, content: &[u8]) -> io::R
         disk.rename(&temporary, name)?;
         if is_synced { disk.sync_dir() } else { Ok(()) }
     };
-    rest().map_err(|error| io::Error::other(error.to_string()))
+    rest().map_err(ReplaceError::Failed)
 }
 
 /// An open file.

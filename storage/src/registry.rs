@@ -38,7 +38,7 @@ use tracing::warn;
 use self::repair::{Repair, TEMPORARY};
 use self::state::{DecodeError, FORMAT, State};
 pub use self::state::{Identity, ReplicaOrigin, ReplicaRecord, ReplicaState};
-use crate::disk::{self, Disk, RealDisk};
+use crate::disk::{self, Disk, RealDisk, ReplaceError};
 use crate::folder;
 use crate::log::{GroupReplica, SegmentManifest};
 
@@ -92,9 +92,14 @@ pub enum RegistryError {
     /// The replica does not exist here in the state that the call needs.
     #[error("replica {0} is not on this server")]
     Unknown(GroupReplica),
-    /// The disk has no space for the change, which was not made. It can be repeated when there is space.
-    #[error("write registry {}: the disk has no space", .0.display())]
-    NoSpace(PathBuf),
+    /// The change was not made for lack of disk space or of open files. It can be repeated when there is more.
+    #[error("write registry {}: {source}", path.display())]
+    Lacking {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// An earlier change could not be written; the state on disk is unknown. The process must exit.
     #[error("registry unavailable after an earlier write failure; restart the server")]
     Failed,
@@ -124,7 +129,7 @@ impl RegistryError {
             Self::StaleEpoch { .. } => Reason::StaleEpoch,
             Self::Removed(_) | Self::Unknown(_) => Reason::NotFound,
             Self::Exists(_) => Reason::AlreadyExists,
-            Self::NoSpace(_) => Reason::ResourceExhausted,
+            Self::Lacking { .. } => Reason::ResourceExhausted,
             Self::Failed | Self::Io { .. } => Reason::Internal,
         }
     }
@@ -168,7 +173,7 @@ impl Registry {
     /// Opens the data folder, creating it when it is missing, locks it, and repairs what a crash left.
     ///
     /// # Errors
-    /// [`RegistryError::InUse`], [`RegistryError::Damaged`], [`RegistryError::LaterFormat`], [`RegistryError::NoSpace`]; else when the file
+    /// [`RegistryError::InUse`], [`RegistryError::Damaged`], [`RegistryError::LaterFormat`], [`RegistryError::Lacking`]; else when the file
     /// system fails.
     pub fn open(dir: &Path) -> Result<Self, RegistryError> {
         let disk = RealDisk::open(dir).map_err(|error| match error.kind() {
@@ -455,11 +460,11 @@ impl Registry {
         edit(&mut state)?;
         if let Err(error) = disk::replace_file(self.disk.as_ref(), FILE, &state.encode()) {
             let path = self.dir.join(FILE);
-            if error.kind() == io::ErrorKind::StorageFull {
-                return Err(RegistryError::NoSpace(path));
-            }
+            let failure = match error {
+                ReplaceError::Lacking(source) => return Err(RegistryError::Lacking { path, source }),
+                ReplaceError::Failed(source) => RegistryError::io("write", path)(source),
+            };
             *health = Health::Failed;
-            let failure = RegistryError::io("write", path)(error);
             self.on_failure.get().inspect(|on_failure| on_failure(&failure));
             return Err(failure);
         }
@@ -476,7 +481,7 @@ impl SegmentManifest for Registry {
 
     fn record(&self, sequence: u64) -> io::Result<()> {
         self.record_segment(sequence).map_err(|error| match error {
-            RegistryError::NoSpace(_) => io::Error::new(io::ErrorKind::StorageFull, error),
+            RegistryError::Lacking { ref source, .. } => io::Error::new(source.kind(), error),
             error => io::Error::other(error),
         })
     }

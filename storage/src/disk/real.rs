@@ -17,6 +17,8 @@ const LOCK: &str = "LOCK";
 #[derive(Debug)]
 pub struct RealDisk {
     folder: PathBuf,
+    /// Open, so that a sync needs no further open file: it must not fail for lack of one.
+    opened: File,
     /// Locked until dropped.
     lock: File,
 }
@@ -33,7 +35,7 @@ impl RealDisk {
         if let Some(parent) = folder.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             File::open(parent)?.sync_all()?;
         }
-        Ok(Self { folder: folder.to_owned(), lock })
+        Ok(Self { folder: folder.to_owned(), opened: File::open(folder)?, lock })
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -83,7 +85,7 @@ impl Disk for RealDisk {
     }
 
     fn sync_dir(&self) -> io::Result<()> {
-        File::open(&self.folder)?.sync_all()
+        self.opened.sync_all()
     }
 }
 

@@ -229,13 +229,13 @@ fn a_full_disk_refuses_a_change_and_not_the_next_one() {
     let (dir, disk) = (TempDir::new().unwrap(), SimDisk::new());
     let registry = open_on(&disk, &dir).unwrap();
     disk.fill();
-    assert!(matches!(registry.record_segment(1), Err(RegistryError::NoSpace(_))));
+    assert!(matches!(registry.record_segment(1), Err(RegistryError::Lacking { .. })));
     assert_eq!(registry.record_segment(1).unwrap_err().kind(), Reason::ResourceExhausted.kind());
     disk.make_room();
     registry.record_segment(2).unwrap();
     drop(registry);
     disk.fill();
-    assert!(matches!(open_on(&disk, &dir), Err(RegistryError::NoSpace(_))), "a start writes the registry");
+    assert!(matches!(open_on(&disk, &dir), Err(RegistryError::Lacking { .. })), "a start writes the registry");
     disk.make_room();
     assert_eq!(open_on(&disk, &dir).unwrap().last_segment(), 2);
 }
