@@ -8,7 +8,8 @@
 //! closed loop finds the capacity. Then calls arrive at three times that rate on `CONNECTIONS` connections (default 8), whether earlier ones have been
 //! answered or not, for `SECONDS` (default 60). Goodput is what was answered within a second of its planned start. After that time a call
 //! is abandoned, wherever it is. Calls that are refused are not repeated. Elections won meanwhile are counted. The shares of their processors that the
-//! cluster and the load use say which of both is the limit. Then the closed loop runs again, second by second.
+//! cluster and the load use say which of both is the limit. Then the closed loop runs again, second by second;
+//! the goodput is also printed as a share of the mean of both closed loops, because the speed of a shared machine changes within a minute.
 //!
 //! The server tells how many calls it accepts on a connection; further ones wait in the client, in their order. There are two sorts of client,
 //! measured one after the other:
@@ -115,26 +116,34 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             used.shares(&Used::now(&runtime, &up)),
             load.streams_max
         );
+        let mut before = capacity;
         for patience in [Patience::Patient, Patience::Impatient] {
             let (elections, used) = (up.counter(ELECTIONS).await?, Used::now(&runtime, &up));
-            let outcome = load.open(capacity * TIMES, length, patience).await;
+            let outcome = load.open(before * TIMES, length, patience).await;
             let shares = used.shares(&Used::now(&runtime, &up));
             let goodput = outcome.answered as f64 / length.as_secs_f64();
             println!(
                 "{name}, {patience:?}: offered {:.0}/s for {} s: goodput {goodput:.0}/s, {:.0} % of the capacity; \
                  refused {}, abandoned {}, not sent {}; {shares}; elections {}",
-                capacity * TIMES,
+                before * TIMES,
                 length.as_secs(),
-                goodput / capacity * 100.0,
+                goodput / before * 100.0,
                 outcome.refused,
                 outcome.abandoned,
                 outcome.not_sent,
                 up.counter(ELECTIONS).await?.saturating_sub(elections),
             );
+            let mut sum = 0.0;
             for second in 1..=AFTER {
                 let after = load.closed(Duration::from_secs(1)).await?;
                 println!("{name}: {second} s later: {:.0}/s, {} errors", after.per_second(), after.errors);
+                sum += after.per_second();
             }
+            let after = sum / AFTER as f64;
+            // The speed of a shared machine changes within a minute.
+            let share = goodput / ((before + after) / 2.0) * 100.0;
+            println!("{name}, {patience:?}: {share:.0} % of the mean of {before:.0}/s before and {after:.0}/s after");
+            before = after;
         }
     }
     Ok(())
