@@ -10,7 +10,7 @@ use ebla_model::error::{Error, Reason};
 use ebla_runtime::units::ByteSize;
 use ebla_runtime::{Blocking, Clock, Rng, Runtime};
 use ebla_storage::log::{CommitLog, LogError, LogOptions, Record, Recovered, SegmentManifest};
-use ebla_storage::registry::{Registry, ReplicaState};
+use ebla_storage::registry::{Registry, RegistryError, ReplicaState};
 use tracing::{error, info, warn};
 
 use crate::config::ServerConfig;
@@ -74,10 +74,7 @@ fn open_disk_now(config: &ServerConfig, rng: Rng, clock: Clock) -> Result<Opened
 /// The error of a folder that cannot be opened.
 fn opening(folder: &Path) -> impl Fn(io::Error) -> Error {
     move |error| match error.kind() {
-        io::ErrorKind::WouldBlock => {
-            let message = format!("data folder {} is in use by another process", folder.display());
-            Error::new(Reason::FailedPrecondition, message)
-        }
+        io::ErrorKind::WouldBlock => RegistryError::InUse(folder.to_owned()).into(),
         _ => failed(&error, format!("open {}: {error}", folder.display())),
     }
 }

@@ -452,11 +452,12 @@ impl DiskFile for SimFile {
         let offset = to_offset(offset);
         self.with(|state, file| {
             let is_full = state.is_full;
-            let allocated = content(state, file)?.seen.len().next_multiple_of(SECTOR);
-            if is_full && offset + bytes.len() > content(state, file)?.seen.len() {
-                let fitting = bytes.get(..allocated.saturating_sub(offset)).unwrap_or(bytes);
+            let known = content(state, file)?;
+            if is_full && offset + bytes.len() > known.seen.len() {
+                let room = known.seen.len().next_multiple_of(SECTOR).saturating_sub(offset);
+                let fitting = bytes.get(..room).unwrap_or(bytes);
                 if !fitting.is_empty() {
-                    content(state, file)?.write(offset, fitting);
+                    known.write(offset, fitting);
                 }
                 return Err(disk_is_full());
             }

@@ -91,7 +91,7 @@ impl LogError {
         }
     }
 
-    /// What the caller should do. Repeating the call here never helps.
+    /// What the caller should do. Repeating the call here never helps, but for [`Self::NoSpace`] once there is space.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

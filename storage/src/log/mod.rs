@@ -372,7 +372,7 @@ impl CommitLog {
         if is_due {
             let step = self.write(Vec::new())?;
             if step == LogStep::NoSpace {
-                // Nobody waits for it.
+                // No submission waits for a commit marker.
                 self.inner.sync_times.cancel();
             }
             return Ok(step);

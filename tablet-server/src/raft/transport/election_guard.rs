@@ -1,6 +1,6 @@
 //! Election guard: request metadata with the longest election timeout of the sender, because leases are safe only between servers with equal ones.
 //!
-//! A leader reads by its lease for as long as its own timeout, as followers elect nobody else for as long as theirs. If theirs was shorter, an
+//! A leader reads by its lease for as long as its own timeout, because its followers elect nobody else for as long as theirs. If their timeout were shorter, an
 //! old leader could serve reads beside a new one.
 
 use std::time::Duration;
