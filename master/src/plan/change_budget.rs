@@ -32,6 +32,15 @@ pub(super) struct ChangeBudget<'a> {
     without_room: Vec<RepairWithoutRoom>,
 }
 
+/// What a replica on a server means that is no member of its group: one that was replaced is there until it is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extra {
+    /// The server gets no other replica of the group now.
+    CountsAsReplica,
+    /// The server can get another one later.
+    WillBeDropped,
+}
+
 impl<'a> ChangeBudget<'a> {
     pub(super) fn new(cluster: &'a ClusterSnapshot, ctx: &PlanContext) -> Self {
         let left = CONCURRENT_CHANGES_MAX.saturating_sub(ctx.in_progress.len());
@@ -68,10 +77,13 @@ impl<'a> ChangeBudget<'a> {
             RepairAction::LeaveJoint => (None, None),
             RepairAction::Promote(learner, replaced_voter) => (Some(Addition::Learner(*learner)), *replaced_voter),
             RepairAction::Remove(member) => (None, Some(*member)),
-            RepairAction::Replace(dead) => {
-                (Some(Addition::New(self.choose_server(repair.group, Some(*dead))?)), Some(dead.replica))
+            RepairAction::Replace(dead) => (
+                Some(Addition::New(self.choose_server(repair.group, Some(*dead), Extra::CountsAsReplica)?)),
+                Some(dead.replica),
+            ),
+            RepairAction::Add => {
+                (Some(Addition::New(self.choose_server(repair.group, None, Extra::CountsAsReplica)?)), None)
             }
-            RepairAction::Add => (Some(Addition::New(self.choose_server(repair.group, None)?)), None),
         };
         self.left -= 1;
         if let Some(add) = add {
@@ -117,7 +129,14 @@ impl<'a> ChangeBudget<'a> {
     /// The server for a new replica of the group in place of `replaced`, which gets it from now on; `None` as for a repair that may not
     /// start.
     pub(super) fn replace(&mut self, group: &GroupDescriptor, replaced: Replica) -> Option<ServerId> {
-        let server = self.choose_server(group, Some(replaced))?;
+        let server = self.choose_server(group, Some(replaced), Extra::CountsAsReplica)?;
+        self.start(server, group.group);
+        Some(server)
+    }
+
+    /// As [`Self::replace`], once the replicas of the group that are no members are dropped.
+    pub(super) fn replace_after_drops(&mut self, group: &GroupDescriptor, replaced: Replica) -> Option<ServerId> {
+        let server = self.choose_server(group, Some(replaced), Extra::WillBeDropped)?;
         self.start(server, group.group);
         Some(server)
     }
@@ -129,12 +148,16 @@ impl<'a> ChangeBudget<'a> {
 
     /// The least loaded server without a replica of the group, in a zone without one and with room for it; if there is none, the server of the dead
     /// replica, if it is up. `None` also when all possible servers receive the maximum of replicas.
-    fn choose_server(&mut self, group: &GroupDescriptor, dead: Option<Replica>) -> Option<ServerId> {
+    fn choose_server(&mut self, group: &GroupDescriptor, dead: Option<Replica>, extra: Extra) -> Option<ServerId> {
         let others = others(group, dead);
         // By the number of other members in the same zone, then by load.
         let mut free: Vec<(usize, u64, ServerId)> = Vec::new();
         for (server, load) in &self.loads {
-            if !self.has_replica(*server, group) && self.zones.allows(*server, &others, others.len() + 1) {
+            let has_replica = match extra {
+                Extra::CountsAsReplica => self.has_replica(*server, group),
+                Extra::WillBeDropped => group.membership.replica_on(*server).is_some(),
+            };
+            if !has_replica && self.zones.allows(*server, &others, others.len() + 1) {
                 free.push((self.zones.occupancy(*server, &others), *load, *server));
             }
         }

@@ -84,7 +84,8 @@ pub fn check_drain(cluster: &ClusterSnapshot, server: ServerId) -> Result<Vec<Dr
         if is_changing(group) && wanted_replicas(group) <= without.loads().len() {
             continue;
         }
-        replica.to = budget.replace(group, member);
+        // A server whose own replica of the group was just replaced can have this one when that is dropped.
+        replica.to = budget.replace(group, member).or_else(|| budget.replace_after_drops(group, member));
         if replica.to.is_none() {
             return Err(refusal(&without, server, group, budget));
         }
