@@ -261,7 +261,7 @@ fn from_foreign_status(status: &Status) -> Error {
 }
 
 fn broken_connection(status: &Status) -> Error {
-    let mut cause = status.source();
+    let (mut cause, mut message) = (status.source(), format!("connection lost: {}", status.message()));
     while let Some(error) = cause {
         if error.is::<tonic::ConnectError>() {
             return Error::new(Reason::Unavailable, format!("cannot connect: {}", status.message()));
@@ -275,9 +275,13 @@ fn broken_connection(status: &Status) -> Error {
         if error.is::<tonic::TimeoutExpired>() {
             return Error::new(Reason::Deadline, "request timed out");
         }
+        // tonic's and hyper's own errors say only where it was noticed, those below them why.
+        let text = error.to_string();
+        if !message.contains(&text) {
+            message = format!("{message}: {text}");
+        }
         cause = error.source();
     }
-    let message = format!("connection lost: {}", status.message());
     Error { kind: ErrorKind::RetryElsewhere, reason: Reason::OutcomeUnknown, message }
 }
 
@@ -328,6 +332,29 @@ mod tests {
         assert_eq!(tenant_reason(&status, "names").as_deref(), Some("NO_SUCH_NAME"));
         assert_eq!(tenant_reason(&status, DOMAIN), None);
         assert_eq!(from_status(&status).0.reason, Reason::NotFound);
+    }
+
+    #[derive(Debug)]
+    struct Transport(std::io::Error);
+
+    impl std::fmt::Display for Transport {
+        fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            formatter.write_str("transport error")
+        }
+    }
+
+    impl std::error::Error for Transport {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn a_lost_connection_says_why() {
+        let reset = std::io::Error::new(std::io::ErrorKind::ConnectionReset, "keep-alive timed out");
+        let (lost, _detail) = from_status(&Status::from_error(Box::new(Transport(reset))));
+        assert_eq!(lost.reason, Reason::OutcomeUnknown);
+        assert_eq!(lost.message, "connection lost: transport error: keep-alive timed out");
     }
 
     #[test]

@@ -29,15 +29,27 @@ use crate::tls::{self, PEER_HANDSHAKE_TIMEOUT, Security, Tls};
 
 /// Timeout of a connect attempt.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Interval of keep-alive probes on an idle connection, which is closed if a probe has no response within
-/// [`KEEP_ALIVE_TIMEOUT`].
-pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// See [`KEEP_ALIVE_INTERVAL`].
-pub const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// HTTP/2 windows. The default of 64 KiB would stall a scan every few rows.
 pub const STREAM_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 /// See [`STREAM_WINDOW_BYTES`]; shared by all streams of a connection.
 pub const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
+
+/// When an HTTP/2 connection is closed because its other side is silent (RFC 9113, section 6.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepAlive {
+    /// Interval of probes on a connection on which nothing is received.
+    pub interval: Duration,
+    /// Time without a response to a probe after which the connection is closed, with its calls.
+    pub timeout: Duration,
+}
+
+impl KeepAlive {
+    /// For callers that send the same request to another server when a connection is lost: a frozen server is abandoned after eight seconds.
+    pub const CLUSTER: Self = Self { interval: Duration::from_secs(5), timeout: Duration::from_secs(3) };
+    /// For public clients and their servers, with the timeout that is gRPC's default. A program that collects garbage or occupies its only thread is
+    /// silent for seconds, and so is every process of a machine that is suspended or overloaded; the calls of a closed connection would fail.
+    pub const PUBLIC: Self = Self { interval: Duration::from_secs(5), timeout: Duration::from_secs(20) };
+}
 
 /// The HTTP/2 windows of a channel, in bytes: what the other side may send before it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,7 +182,7 @@ impl Net {
     /// bad one looks like an unavailable server to the caller.
     #[must_use]
     pub fn channel(&self, address: &str) -> Channel {
-        self.channel_of(Origin::Public, address, Windows::CALLS)
+        self.open(Origin::Public, address, Windows::CALLS, KeepAlive::PUBLIC)
     }
 
     /// As [`Self::channel`], to a server of this process's own cluster, which then allows many concurrent calls.
@@ -179,9 +191,13 @@ impl Net {
         self.channel_of(Origin::Peer, address, Windows::CALLS)
     }
 
-    /// As [`Self::channel`], of this origin and with these windows.
+    /// As [`Self::channel`], of this origin and with these windows, for callers that have other servers to use: [`KeepAlive::CLUSTER`].
     #[must_use]
     pub fn channel_of(&self, origin: Origin, address: &str, windows: Windows) -> Channel {
+        self.open(origin, address, windows, KeepAlive::CLUSTER)
+    }
+
+    fn open(&self, origin: Origin, address: &str, windows: Windows, keep_alive: KeepAlive) -> Channel {
         let connector = Connector { net: self.clone(), address: address.to_owned(), origin };
         let (scheme, timeout) = match &self.tls {
             Some(_tls) => ("https", CONNECT_TIMEOUT.saturating_add(PEER_HANDSHAKE_TIMEOUT)),
@@ -191,8 +207,8 @@ impl Net {
         Endpoint::from_shared(format!("{scheme}://{address}"))
             .unwrap_or_else(|_invalid| Endpoint::from_static("http://invalid.invalid"))
             .connect_timeout(timeout)
-            .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
-            .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+            .http2_keep_alive_interval(keep_alive.interval)
+            .keep_alive_timeout(keep_alive.timeout)
             .keep_alive_while_idle(true)
             .initial_stream_window_size(windows.stream)
             .initial_connection_window_size(windows.connection)

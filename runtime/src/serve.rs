@@ -20,9 +20,7 @@ use tonic::transport::server::Connected;
 use tracing::{debug, warn};
 
 use crate::connection_limit::{ConnectionLimit, Slot};
-use crate::net::{
-    CONNECTION_WINDOW_BYTES, Connection, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_TIMEOUT, Listener, Origin, STREAM_WINDOW_BYTES,
-};
+use crate::net::{CONNECTION_WINDOW_BYTES, Connection, KeepAlive, Listener, Origin, STREAM_WINDOW_BYTES};
 use crate::peer::{Entrance, Openings, Refusals};
 use crate::resource_counter::ResourceCounter;
 use crate::tasks::Tasks;
@@ -50,10 +48,8 @@ pub struct ServeOptions {
     pub peer_streams_max: u32,
     /// Accepted HTTP versions.
     pub protocol: Protocol,
-    /// Interval of keep-alive probes on an idle connection.
-    pub keep_alive_interval: Duration,
-    /// Time without a response to a probe after which the connection is closed.
-    pub keep_alive_timeout: Duration,
+    /// When a silent public connection is closed. Those of peers: [`KeepAlive::CLUSTER`].
+    pub public_keep_alive: KeepAlive,
 }
 
 /// The streams of a public connection. Google's service allows 100. With so few, the calls of an overload would wait in the client, in their order, until their
@@ -80,8 +76,7 @@ impl Default for ServeOptions {
             public_streams_max: PUBLIC_STREAMS_MAX,
             peer_streams_max: PEER_STREAMS_MAX,
             protocol: Protocol::default(),
-            keep_alive_interval: KEEP_ALIVE_INTERVAL,
-            keep_alive_timeout: KEEP_ALIVE_TIMEOUT,
+            public_keep_alive: KeepAlive::PUBLIC,
         }
     }
 }
@@ -92,15 +87,15 @@ impl ServeOptions {
         if self.protocol == Protocol::Http2 { PREFACE_BYTES } else { 1 }
     }
 
-    fn server(&self, streams_max: u32) -> Server {
+    fn server(&self, streams_max: u32, keep_alive: KeepAlive) -> Server {
         Server::builder()
             .accept_http1(self.protocol == Protocol::Http1AndHttp2)
             .max_concurrent_streams(streams_max)
             .http2_max_pending_accept_reset_streams(Some(CANCELLED_MAX))
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .http2_keepalive_interval(Some(self.keep_alive_interval))
-            .http2_keepalive_timeout(Some(self.keep_alive_timeout))
+            .http2_keepalive_interval(Some(keep_alive.interval))
+            .http2_keepalive_timeout(Some(keep_alive.timeout))
     }
 }
 
@@ -108,7 +103,7 @@ impl ServeOptions {
 ///
 /// Public connections and those of peers have a server of their own, with the same routes: the limit of streams is sent when a connection begins.
 pub fn serve(tasks: &Tasks, listener: Listener, routes: Routes, options: ServeOptions) {
-    let start = |streams_max| {
+    let start = |streams_max, keep_alive| {
         let (token, killed) = (tasks.token(), tasks.killed());
         let (sender, mut receiver) = mpsc::channel(HANDED_OVER_MAX);
         let incoming = stream::poll_fn(move |context| receiver.poll_recv(context));
@@ -116,7 +111,7 @@ pub fn serve(tasks: &Tasks, listener: Listener, routes: Routes, options: ServeOp
         let incoming = incoming.map(move |(connection, slot)| {
             Ok::<_, io::Error>(KillableConnection::new(connection, slot, preface, &killed))
         });
-        let server = options.server(streams_max).add_routes(routes.clone());
+        let server = options.server(streams_max, keep_alive).add_routes(routes.clone());
         let serving = server.serve_with_incoming_shutdown(incoming, token.cancelled_owned());
         tasks.spawn("serve", async move {
             if let Err(error) = serving.await {
@@ -126,7 +121,8 @@ pub fn serve(tasks: &Tasks, listener: Listener, routes: Routes, options: ServeOp
         sender
     };
     let limit = listener.connections().clone();
-    let (public, peers) = (start(options.public_streams_max), start(options.peer_streams_max));
+    let public = start(options.public_streams_max, options.public_keep_alive);
+    let peers = start(options.peer_streams_max, KeepAlive::CLUSTER);
     let entrance = Entrance { tls: listener.tls().cloned(), protocol: options.protocol, refusals: Refusals::default() };
     tasks.spawn_until_stopped("accept", accept(listener, entrance, limit, public, peers));
 }

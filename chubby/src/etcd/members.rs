@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ebla_model::Reason;
 use ebla_proto::status::from_status;
+use ebla_runtime::net::{Origin, Windows};
 use ebla_runtime::{Net, Runtime, Tasks};
 use tokio::sync::OnceCell;
 use tonic::Status;
@@ -92,7 +93,8 @@ impl MemberEndpoint {
             Transport::Plain => net.without_tls(),
             Transport::Tls => net.clone(),
         };
-        self.member.get_or_try_init(|| Member::new(net.channel(&self.address))).await.cloned()
+        let channel = || net.channel_of(Origin::Public, &self.address, Windows::CALLS);
+        self.member.get_or_try_init(|| Member::new(channel())).await.cloned()
     }
 }
 

@@ -39,7 +39,8 @@ async fn listeners_of_a_process_share_a_limit() {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_begin_is_cut() {
     // Probes would end the connection that stays, because its client does not answer them.
-    let options = ServeOptions { keep_alive_interval: Duration::from_secs(3_600), ..ServeOptions::default() };
+    let never = KeepAlive { interval: Duration::from_secs(3_600), ..KeepAlive::PUBLIC };
+    let options = ServeOptions { public_keep_alive: never, ..ServeOptions::default() };
     let fixture = Fixture::start(options).await;
     for begin in [b"".as_slice(), b"PRI * HTTP/2.0\r\n\r\nSM"] {
         let mut connection = fixture.connect().await;
@@ -52,5 +53,24 @@ async fn a_client_that_does_not_begin_is_cut() {
     let mut begun = is_served(fixture.connect().await).await.unwrap();
     let read = tokio::time::timeout(2 * PREFACE_TIMEOUT, begun.read_to_end(&mut Vec::new())).await;
     assert!(read.is_err(), "{read:?}");
+    fixture.tasks.stop(Duration::ZERO).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_client_keeps_its_connection_longer_than_a_silent_peer() {
+    let fixture = Fixture::start(ServeOptions::default()).await;
+    let mut kept = Vec::new();
+    for first_bytes in [PREAMBLE.as_slice(), b""] {
+        let mut connection = fixture.connect().await;
+        connection.write_all(first_bytes).await.unwrap();
+        let mut connection = is_served(connection).await.unwrap();
+        let started = tokio::time::Instant::now();
+        let _closed = connection.read_to_end(&mut Vec::new()).await;
+        kept.push(started.elapsed());
+    }
+    let until_closed = |keep_alive: KeepAlive| keep_alive.interval + keep_alive.timeout;
+    let (peer, public) = (kept[0], kept[1]);
+    assert!(peer < until_closed(KeepAlive::PUBLIC) - Duration::from_secs(5), "{peer:?}");
+    assert!(public > until_closed(KeepAlive::PUBLIC) - Duration::from_secs(5), "{public:?}");
     fixture.tasks.stop(Duration::ZERO).await;
 }
