@@ -67,7 +67,7 @@ pub use reflection::add_reflection;
 pub use resource_counter::{Reservation, ResourceCounter};
 pub use resources::{FixedResources, ResourceProbe, SystemResources};
 pub use rng::Rng;
-pub use serve::{ConnectionInfo, Protocol, ServeOptions, serve};
+pub use serve::{ConnectionInfo, LoadShed, Protocol, ServeOptions, serve};
 pub use step::{Step, StepObserver, Steps};
 pub use tasks::Tasks;
 pub use tls::{Security, Tls};

@@ -26,6 +26,11 @@ use crate::resource_counter::ResourceCounter;
 use crate::tasks::Tasks;
 use crate::tls::Security;
 
+mod load_shed;
+
+pub use load_shed::LoadShed;
+use load_shed::SheddingRoutes;
+
 /// HTTP versions that a server accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Protocol {
@@ -50,6 +55,8 @@ pub struct ServeOptions {
     pub protocol: Protocol,
     /// When a silent public connection is closed. Those of peers: [`KeepAlive::CLUSTER`].
     pub public_keep_alive: KeepAlive,
+    /// The calls that are refused before they reach their service.
+    pub load_shed: LoadShed,
 }
 
 /// The streams of a public connection. Google's service allows 100. With so few, the calls of an overload would wait in the client, in their order, until their
@@ -77,6 +84,7 @@ impl Default for ServeOptions {
             peer_streams_max: PEER_STREAMS_MAX,
             protocol: Protocol::default(),
             public_keep_alive: KeepAlive::PUBLIC,
+            load_shed: LoadShed::default(),
         }
     }
 }
@@ -111,8 +119,9 @@ pub fn serve(tasks: &Tasks, listener: Listener, routes: Routes, options: ServeOp
         let incoming = incoming.map(move |(connection, slot)| {
             Ok::<_, io::Error>(KillableConnection::new(connection, slot, preface, &killed))
         });
-        let server = options.server(streams_max, keep_alive).add_routes(routes.clone());
-        let serving = server.serve_with_incoming_shutdown(incoming, token.cancelled_owned());
+        let service = SheddingRoutes::new(options.load_shed.clone(), routes.clone());
+        let server = options.server(streams_max, keep_alive);
+        let serving = server.serve_with_incoming_shutdown(service, incoming, token.cancelled_owned());
         tasks.spawn("serve", async move {
             if let Err(error) = serving.await {
                 warn!(%error, "server stopped with an error");

@@ -100,11 +100,11 @@ impl Services {
             .add_service(InterceptedService::new(traces, members_only))
             .add_service(InterceptedService::new(self.network.service(), members_only))
             .add_service(HealthServer::new(health));
-        let routes = front::add_services(routes, self.front, access);
+        let (routes, load_shed) = front::add_services(routes, self.front, access);
         // Like the health service it is outside of access control: see `ebla_runtime::reflection`.
         let services: Vec<_> = CATALOGUE.iter().map(|service| service.name).chain(OWN_SERVICES).collect();
         let routes = add_reflection(routes, DESCRIPTORS, &services, &runtime.tasks.token())?;
-        serve(&runtime.tasks, listener, routes, ServeOptions::default());
+        serve(&runtime.tasks, listener, routes, ServeOptions { load_shed, ..ServeOptions::default() });
         Ok(())
     }
 }

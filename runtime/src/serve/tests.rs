@@ -168,6 +168,22 @@ async fn a_channel_has_as_many_calls_in_progress_as_its_origin_allows() {
 }
 
 #[tokio::test]
+async fn a_call_that_is_shed_does_not_reach_its_service() {
+    let load_shed = LoadShed::new(|request| {
+        let connection = request.extensions().get::<ConnectionInfo>().expect("each call has its connection");
+        let is_refused = connection.peer.is_some() && request.uri().path() == "/test.Held/Shed";
+        is_refused.then(|| http::Response::builder().header("grpc-status", "14").body(Body::empty()).unwrap())
+    });
+    let fixture = Fixture::start(ServeOptions { load_shed, ..ServeOptions::default() }).await;
+    let unavailable = "14";
+    assert_eq!(call(fixture.foreign_client().await, "test.Held/Shed").await, unavailable);
+    assert_eq!(fixture.held.arrived.available_permits(), 0);
+    fixture.held.released.add_permits(1);
+    assert_eq!(call(fixture.foreign_client().await, "test.Held/Any").await, "0");
+    fixture.tasks.stop(Duration::ZERO).await;
+}
+
+#[tokio::test]
 async fn clients_without_the_preamble_are_served_beside_silent_and_broken_connections() {
     let fixture = Fixture::start(ServeOptions::default()).await;
     let mut silent = Vec::new();

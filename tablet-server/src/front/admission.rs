@@ -7,31 +7,21 @@
 //! A waiting call holds its headers and at most what the windows of its connection let the client send. Its deadline goes on: the call is
 //! refused before it passes, so that the client learns the reason. One whose caller gives up leaves at once.
 
-use std::{
-    collections::HashMap,
-    convert::Infallible,
-    future::{poll_fn, ready},
-    mem,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{collections::HashMap, convert::Infallible, future::ready, mem, sync::Arc, time::Duration};
 
 use ebla_model::{Error, Reason, TableName};
-use ebla_proto::status::{from_status, to_status};
+use ebla_proto::{
+    services::bigtable_server::BigtableServer,
+    status::{from_status, to_status},
+};
 use ebla_runtime::{
-    Clock, ConnectionInfo, ResourceCounter,
+    Clock, ConnectionInfo, LoadShed, ResourceCounter,
     metrics::Counter,
     trace::{self, Stage},
 };
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use tonic::{
-    Status,
-    body::Body,
-    codegen::{Service, http},
-    server::NamedService,
-};
+use tonic::{Status, body::Body, codegen::http, server::NamedService};
 
 use super::{
     call_limit::{Arrival, CallId, CallLimit, ConnectionId, Outcome, SOON},
@@ -42,6 +32,8 @@ use crate::{
     middleware::{CallFuture, CallRequest, CallResponse, GrpcService, Middleware},
 };
 
+/// The service whose calls are admitted.
+const DATA_SERVICE: &str = BigtableServer::<()>::NAME;
 /// The method whose calls are batches of any size: their time says nothing about the load.
 const BATCH: &str = "/MutateRows";
 
@@ -196,6 +188,19 @@ impl CallAdmission {
         Ok(TableCall { admission: self.clone(), table: table.clone() })
     }
 
+    /// Refuses calls of an overloaded server before anything else is done for them, such as the verification of a token or a trace. Each call that
+    /// passes arrives at the admission, too.
+    pub(super) fn load_shed(&self) -> LoadShed {
+        let admission = self.clone();
+        LoadShed::new(move |request| {
+            let connection = request.extensions().get::<ConnectionInfo>()?;
+            let method = request.uri().path().strip_prefix('/')?.strip_prefix(DATA_SERVICE)?;
+            let connection = ConnectionId(connection.usage.identity());
+            let is_refused = method.starts_with('/') && admission.calls.lock().limit.refuses(connection);
+            is_refused.then(|| admission.refuse())
+        })
+    }
+
     /// Refuses a call that finds no place.
     fn refuse(&self) -> CallResponse {
         self.overloaded.increment();
@@ -318,60 +323,6 @@ impl Middleware for CallAdmission {
                 })
             }
         }
-    }
-}
-
-/// Refuses calls of an overloaded server before anything else is done for them, such as the verification of a token or a trace: what is spent on refusals
-/// is missing for answers. Each call that it lets pass arrives at the admission, too.
-///
-/// The router clones its services for each call. A clone of this one is cheap, and it clones its service only for a call that passes.
-#[derive(Debug)]
-pub(super) struct Shedding<S>(Arc<Shed<S>>);
-
-#[derive(Debug)]
-struct Shed<S> {
-    admission: CallAdmission,
-    service: S,
-}
-
-impl<S> Shedding<S> {
-    /// The same service for the calls that `admission` does not refuse.
-    pub(super) fn new(service: S, admission: CallAdmission) -> Self {
-        Self(Arc::new(Shed { admission, service }))
-    }
-}
-
-impl<S> Clone for Shedding<S> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<S: NamedService> NamedService for Shedding<S> {
-    const NAME: &'static str = S::NAME;
-}
-
-impl<S: GrpcService> Service<CallRequest> for Shedding<S> {
-    type Response = CallResponse;
-    type Error = Infallible;
-    type Future = CallFuture;
-
-    /// Its service is asked when a call passes.
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: CallRequest) -> CallFuture {
-        let Shed { admission, service } = &*self.0;
-        let connection = request.extensions().get::<ConnectionInfo>().map(|info| ConnectionId(info.usage.identity()));
-        if connection.is_some_and(|connection| admission.calls.lock().limit.refuses(connection)) {
-            return Box::pin(ready(Ok(admission.refuse())));
-        }
-        let mut service = service.clone();
-        Box::pin(async move {
-            poll_fn(|context| service.poll_ready(context)).await?;
-            service.call(request).await
-        })
     }
 }
 

@@ -43,12 +43,12 @@ use ebla_proto::{
 use ebla_routing::ChubbyDirectory;
 use ebla_runtime::net::Windows;
 use ebla_runtime::trace::{Origin, Recorder, WithTrace};
-use ebla_runtime::{Clock, Runtime};
+use ebla_runtime::{Clock, LoadShed, Runtime};
 use tonic::service::Routes;
 
 use self::access::Metering;
 pub(crate) use self::access::{AccessControl, TabletCall, TabletCaller};
-use self::admission::{CallAdmission, Shedding};
+use self::admission::CallAdmission;
 use self::budget::RequestBudget;
 use self::headers::ResponseHeaders;
 use self::metrics::{CallMetrics, FrontService};
@@ -103,8 +103,8 @@ pub(crate) fn start_access(config: &FrontConfig) -> Result<AccessControl, Error>
     AccessControl::start(config.access.clone(), &config.directory, &config.runtime)
 }
 
-/// Adds the public services and the operator's service to a server's routes.
-pub(crate) fn add_services(routes: Routes, config: FrontConfig, access: AccessControl) -> Routes {
+/// Adds the public services and the operator's service to a server's routes. Also returns which calls are refused before they reach them.
+pub(crate) fn add_services(routes: Routes, config: FrontConfig, access: AccessControl) -> (Routes, LoadShed) {
     let clock = config.runtime.clock.clone();
     let metrics = config.metrics;
     let admission = CallAdmission::new(clock.clone()).counted_by(&metrics);
@@ -129,13 +129,14 @@ pub(crate) fn add_services(routes: Routes, config: FrontConfig, access: AccessCo
     let budget = budget.counted_by(&metrics, FrontService::Admin);
     let admin = AdminParts { master, budget, access, metrics, clock: clock.clone(), recorder };
     let data = WithArrival::new(data, clock.clone()).with(ResponseHeaders::new(clock.clone()));
-    routes
-        .add_service(Shedding::new(data, admission))
+    let routes = routes
+        .add_service(data)
         .add_service(WithArrival::new(admin.proxy::<BigtableTableAdminServer<()>>(), clock.clone()))
         .add_service(WithArrival::new(admin.proxy::<BigtableInstanceAdminServer<()>>(), clock.clone()))
         .add_service(WithArrival::new(admin.proxy::<OperationsServer<()>>(), clock.clone()))
         .add_service(WithArrival::new(admin.proxy::<OperateServer<()>>(), clock))
-        .add_service(traces)
+        .add_service(traces);
+    (routes, admission.load_shed())
 }
 
 /// A proxy behind the checks of its calls, the outermost one first.

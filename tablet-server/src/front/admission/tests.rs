@@ -110,20 +110,20 @@ async fn when_too_many_calls_wait_a_further_one_is_refused_at_once_and_before_al
     // The share of one of two connections.
     let others: Vec<_> = (0..WAITING_MAX / 2).map(|_| wait()).collect();
     assert!(matches!(arrive(&admission, &connection), Arrived::Refused));
-    let counting = Counting::default();
-    let mut service = Shedding::new(counting.clone(), admission.clone());
-    let mut request = |connection: &ResourceCounter| {
-        let mut request = http::Request::post("/google.bigtable.v2.Bigtable/MutateRow");
+    let load_shed = admission.load_shed();
+    let refusal = |path: &str, connection: &ResourceCounter| {
+        let mut request = http::Request::post(path);
         let info = ConnectionInfo { usage: connection.clone(), ..ConnectionInfo::default() };
         request.extensions_mut().unwrap().insert(info);
-        service.call(request.body(tonic::body::Body::empty()).unwrap())
+        load_shed.refusal(&request.body(tonic::body::Body::empty()).unwrap())
     };
-    let refused = request(&connection).await.unwrap();
-    let refused = Status::from_header_map(refused.headers()).unwrap();
+    let data = "/google.bigtable.v2.Bigtable/MutateRow";
+    let refused = Status::from_header_map(refusal(data, &connection).unwrap().headers()).unwrap();
     assert_eq!(from_status(&refused).0.reason, Reason::Busy, "{refused}");
-    assert_eq!(counting.0.load(Ordering::Relaxed), 0);
-    drop(request(&ResourceCounter::default()).await);
-    assert_eq!(counting.0.load(Ordering::Relaxed), 1, "another connection has its share");
+    assert!(refusal(data, &ResourceCounter::default()).is_none(), "another connection has its share");
+    for other in ["/google.bigtable.admin.v2.BigtableTableAdmin/ListTables", "/grpc.health.v1.Health/Check"] {
+        assert!(refusal(other, &connection).is_none(), "{other}");
+    }
     drop(others);
     drop(calls);
     expect_unused(&admission);
