@@ -1,11 +1,14 @@
 //! Bounded thread pools for calls that wait for a disk, so that they never block the async workers.
 //!
 //! A call costs a queue push, at most one wake-up and a oneshot channel. A full queue rejects a call immediately: the caller
-//! decides whether to wait or to push back. In simulation [`Blocking::inline`] runs the call on the caller's thread.
+//! decides whether to wait or to push back. In simulation [`Blocking::inline`] runs the call on the caller's thread, and [`Blocking::late`] does so after a
+//! while.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use thiserror::Error;
@@ -32,10 +35,21 @@ type Job = Box<dyn FnOnce() + Send>;
 #[derive(Clone, Debug)]
 pub struct Blocking(Kind);
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum Kind {
     Inline,
+    Late(Arc<dyn Fn() -> Duration + Send + Sync>),
     Pool(Arc<Pool>),
+}
+
+impl fmt::Debug for Kind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inline => formatter.write_str("Inline"),
+            Self::Late(_delay) => formatter.write_str("Late"),
+            Self::Pool(pool) => pool.fmt(formatter),
+        }
+    }
 }
 
 /// Owned by the users of a pool. Dropping it stops the threads, which own `Shared` only.
@@ -59,8 +73,8 @@ struct State {
     stopped: bool,
 }
 
-impl std::fmt::Debug for State {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "State {{ jobs: {}, idle: {}, stopped: {} }}", self.jobs.len(), self.idle, self.stopped)
     }
 }
@@ -74,6 +88,19 @@ impl Blocking {
     #[must_use]
     pub fn inline() -> Self {
         Self(Kind::Inline)
+    }
+
+    /// Runs each awaited call on the caller's thread, after the time that `delay` returns for it: for a simulation of threads that wait for a
+    /// processor.
+    #[must_use]
+    pub fn late(delay: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        Self(Kind::Late(Arc::new(delay)))
+    }
+
+    /// Whether calls are late on purpose ([`Self::late`]): then none should be carried out without it.
+    #[must_use]
+    pub const fn is_late(&self) -> bool {
+        matches!(self.0, Kind::Late(_))
     }
 
     /// A pool of `threads` threads named `name` (at least one), with a queue of at most `queue_max` calls.
@@ -142,7 +169,18 @@ impl Blocking {
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        let Kind::Pool(pool) = &self.0 else { return Ok(call()) };
+        let pool = match &self.0 {
+            Kind::Inline => return Ok(call()),
+            Kind::Late(delay) => {
+                let delay = delay();
+                // A timer waits for a millisecond at least.
+                if !delay.is_zero() {
+                    tokio::time::sleep(delay).await;
+                }
+                return Ok(call());
+            }
+            Kind::Pool(pool) => pool,
+        };
         let (reply, receiver) = oneshot::channel();
         pool.push(Box::new(move || {
             if wanted(&reply) {
@@ -162,7 +200,7 @@ impl Blocking {
         F: FnOnce() + Send + 'static,
     {
         match &self.0 {
-            Kind::Inline => {
+            Kind::Inline | Kind::Late(_) => {
                 call();
                 Ok(())
             }
@@ -174,7 +212,7 @@ impl Blocking {
     #[must_use]
     pub fn queued(&self) -> usize {
         match &self.0 {
-            Kind::Inline => 0,
+            Kind::Inline | Kind::Late(_) => 0,
             Kind::Pool(pool) => pool.shared.state.lock().jobs.len(),
         }
     }
@@ -279,6 +317,14 @@ mod tests {
             assert_eq!(pool.run(move || n * 2).await, Ok(n * 2));
         }
         assert_eq!(Blocking::inline().run(|| 7).await, Ok(7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn late_calls_take_their_time() {
+        let started = tokio::time::Instant::now();
+        let late = Blocking::late(|| Duration::from_millis(300));
+        assert_eq!(late.run(|| 7).await, Ok(7));
+        assert!(late.is_late() && started.elapsed() >= Duration::from_millis(300), "{:?}", started.elapsed());
     }
 
     #[tokio::test]

@@ -124,6 +124,8 @@ pub enum Threads {
     Inline {
         /// How long a sync of the log takes.
         sync: SyncLatency,
+        /// What applies entries.
+        apply: Blocking,
     },
 }
 

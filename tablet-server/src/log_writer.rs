@@ -64,7 +64,7 @@ pub(crate) fn start(
     runtime: &Runtime,
     failure: watch::Sender<Option<Error>>,
 ) -> Result<(), Error> {
-    let Threads::Inline { sync } = threads else {
+    let Threads::Inline { sync, .. } = threads else {
         return log.start_writer().map_err(|error| Error::internal(format!("start the log's writer: {error}")));
     };
     let (queued, work, sync) = (Arc::new(Notify::new()), log.clone(), sync.clone());
@@ -116,6 +116,7 @@ async fn write_batches(
 #[cfg(test)]
 mod tests {
     use ebla_model::id::{GroupId, ReplicaId};
+    use ebla_runtime::Blocking;
     use ebla_storage::disk::SimDisk;
     use ebla_storage::disk::sim::Fault;
     use ebla_storage::log::{GroupReplica, MemoryManifest, Record};
@@ -137,7 +138,8 @@ mod tests {
             let (disk, manifest) = (SimDisk::new(), Arc::new(MemoryManifest::default()));
             let (log, _recovered) = CommitLog::open(Arc::new(disk.clone()), manifest, LogOptions::default()).unwrap();
             log.add_group(GROUP).unwrap();
-            let threads = Threads::Inline { sync: SyncLatency::new(Duration::from_millis(1)) };
+            let threads =
+                Threads::Inline { sync: SyncLatency::new(Duration::from_millis(1)), apply: Blocking::inline() };
             let (runtime, failure) = (Runtime::system("log"), watch::Sender::new(None));
             start(&log, &threads, &runtime, failure.clone()).unwrap();
             Self { disk, log, failure, _runtime: runtime }

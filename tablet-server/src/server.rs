@@ -419,15 +419,16 @@ struct ServerPools {
 impl ServerPools {
     fn new(options: &ServerOptions) -> Result<Self, Error> {
         let no_threads = |error| Error::internal(format!("start threads: {error}"));
-        let pool = |name, threads| match options.threads {
-            Threads::Pools => Blocking::pool(name, threads, QUEUE_MAX).map_err(no_threads),
-            Threads::Inline { .. } => Ok(Blocking::inline()),
-        };
-        Ok(Self {
-            raft: BlockingPools {
+        let pool = |name, threads| Blocking::pool(name, threads, QUEUE_MAX).map_err(no_threads);
+        let raft = match &options.threads {
+            Threads::Pools => BlockingPools {
                 apply: pool("apply", options.apply_threads)?,
                 maintenance: pool("maintenance", options.maintenance_threads)?,
             },
+            Threads::Inline { apply, .. } => BlockingPools { apply: apply.clone(), maintenance: Blocking::inline() },
+        };
+        Ok(Self {
+            raft,
             reads: match &options.shared_reads {
                 Some(shared) => shared.clone(),
                 None => options.start_reads().map_err(no_threads)?,

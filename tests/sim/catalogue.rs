@@ -28,7 +28,7 @@ const CATALOGUE: [(Failpoint, &str); 53] = [
     (Failpoint::ApplyReadsClock, "power"),
     (Failpoint::ResultForgotten, "kills"),
     (Failpoint::LatchReleasedEarly, "parts"),
-    (Failpoint::ReadIndexUnapplied, "bulk"),
+    (Failpoint::ReadIndexUnapplied, "lags"),
     (Failpoint::ClocksNotCompared, "clocks"),
     (Failpoint::MoveForgetsTime, "drift"),
     (Failpoint::MoveKeepsWriting, "moves"),

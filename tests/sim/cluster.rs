@@ -12,8 +12,9 @@ use ebla_master::{Master, MasterConfig};
 use ebla_model::cluster_version::SupportedVersions;
 use ebla_model::error::{Error, Reason};
 use ebla_model::id::GroupId;
+use ebla_model::time::whole_micros;
 use ebla_runtime::units::ByteSize;
-use ebla_runtime::{Net, Rng, Runtime, Tasks};
+use ebla_runtime::{Blocking, Net, Rng, Runtime, Tasks};
 use ebla_storage::disk::SimDisk;
 use ebla_storage::store::StoreOptions;
 use ebla_tablet_server::config::{ScrubOptions, Threads};
@@ -163,6 +164,8 @@ pub(crate) struct SimCluster {
     merge_after: Option<Duration>,
     /// Whether commit logs are small.
     purges_logs: bool,
+    /// See [`Plan::apply_delay`].
+    apply_delay: Option<Duration>,
     metadata_split_bytes: Option<u64>,
     /// Whether files rot.
     pub(crate) rots: bool,
@@ -258,6 +261,7 @@ impl SimCluster {
             balance: plan.balance,
             merge_after: plan.merge_after,
             purges_logs: plan.purges_logs,
+            apply_delay: plan.apply_delay,
             metadata_split_bytes: plan.metadata_split_bytes,
             rots: [Recurring::Rot, Recurring::RotRace].iter().any(|kind| plan.fault_rates.rates.recurs(*kind)),
             is_only_slow: plan.is_only_slow,
@@ -363,6 +367,11 @@ impl SimCluster {
     }
 }
 
+/// By how much a batch of entries is applied late.
+fn lateness(max: Duration, rng: &Rng) -> Duration {
+    if rng.below(4) > 0 { Duration::ZERO } else { Duration::from_micros(rng.below(whole_micros(max))) }
+}
+
 /// The process of a tablet server.
 pub(crate) async fn tablet_server(cluster: Arc<SimCluster>, number: usize) -> turmoil::Result {
     let host = &cluster.servers[number];
@@ -387,7 +396,12 @@ pub(crate) async fn tablet_server(cluster: Arc<SimCluster>, number: usize) -> tu
     if let Some(bytes) = cluster.metadata_split_bytes {
         options.metadata_split_bytes = ByteSize::new(bytes);
     }
-    options.threads = Threads::Inline { sync: host.syncs.latency() };
+    let late = |max| {
+        let rng = runtime.rng.fork();
+        Blocking::late(move || lateness(max, &rng))
+    };
+    let apply = cluster.apply_delay.map_or_else(Blocking::inline, late);
+    options.threads = Threads::Inline { sync: host.syncs.latency(), apply };
     options.open_disk = Arc::new(move |_folder| Ok(Arc::new(disk.clone())));
     if cluster.rots {
         options.scrub = SCRUB;

@@ -82,6 +82,8 @@ pub(crate) struct Plan {
     pub(crate) mixes_versions: bool,
     /// By how much the writes of the cluster record are late: servers may start meanwhile.
     pub(crate) record_delay: Duration,
+    /// By how much servers apply entries late: up to this time for each fourth batch.
+    pub(crate) apply_delay: Option<Duration>,
     /// Whether the run stops at the first anomaly.
     pub(crate) stops_at_first: bool,
 }
@@ -161,6 +163,7 @@ impl Plan {
             step_crash: None,
             mixes_versions,
             record_delay: Duration::ZERO,
+            apply_delay: (seed % 10 == 9).then(|| Duration::from_millis(300)),
             stops_at_first: false,
         }
     }
@@ -187,6 +190,7 @@ impl Plan {
             purges_logs: false,
             restores: false,
             mixes_versions: false,
+            apply_delay: None,
             stops_at_first: true,
             ..Self::draw(seed)
         };
@@ -353,6 +357,11 @@ impl Plan {
                     Self { fault_rates: FaultRates::versions(), failure_timeouts, splits: many_splits(), ..plan };
                 let plan = Self { moves, tables: true, owns: true, clients: 2, load: Duration::from_secs(45), ..plan };
                 Self { mixes_versions: true, masters: 2, record_delay: Duration::from_secs(1), ..plan }
+            }
+            "lags" => {
+                let plan =
+                    Self { fault_rates: FaultRates::parts(), splits: Vec::new(), owns: true, clients: 8, ..plan };
+                Self { apply_delay: Some(Duration::from_millis(1_500)), ..plan }
             }
             "kills" => Self { fault_rates: FaultRates::kills(), splits: many_splits(), clients: 3, ..plan },
             _ => Self::draw(seed),
