@@ -1,7 +1,7 @@
 //! Election guard: request metadata with the longest election timeout of the sender, because leases are safe only between servers with equal ones.
 //!
-//! A leader reads by its lease for as long as its own timeout, because its followers elect nobody else for as long as theirs. If their timeout were shorter, an
-//! old leader could serve reads beside a new one.
+//! A leader serves reads by its lease during its own timeout. Its followers elect no other leader during theirs. If their timeout were shorter, an old leader
+//! could serve reads beside a new one.
 
 use std::time::Duration;
 
