@@ -177,14 +177,21 @@ fn restore(data: &Path) {
 
 const ROWS: [&str; 3] = ["apple", "grape", "pear"];
 
-/// A cluster with the table `old`, of which a backup is made, and `new`, which is later than the backup; both have rows. Then
-/// Chubby's folder is replaced by the backup. Returns Chubby's last revision, and the tablets of `new`.
+/// More revisions than a cluster writes between its start and the moment at which a test compares its revision.
+const REVISIONS_AFTER_BACKUP: u64 = 500;
+
+/// A cluster with the table `old`, of which a backup is made, and `new`, which is later than the backup; both have rows. The
+/// master that creates `new` is elected many revisions after the backup. Then Chubby's folder is replaced by the backup.
+/// Returns Chubby's last revision, and the tablets of `new`.
 async fn restored(data: &Path) -> (Revision, Vec<TabletId>) {
     let run = Run::start_ready(data).await;
     let (old, new) = (name("old"), name("new"));
     run.create(&old).await;
     run.write(&old, &ROWS).await;
     back_up(data);
+    let later = Revision::new(run.stop().await.get() + REVISIONS_AFTER_BACKUP);
+    let run = Run::start(data, later).await;
+    run.ready().await;
     run.create(&new).await;
     run.write(&new, &ROWS).await;
     let tablets = run.tablets(&new).await;
