@@ -32,9 +32,9 @@ pub(super) struct ChangeBudget<'a> {
     without_room: Vec<RepairWithoutRoom>,
 }
 
-/// What a replica on a server means that is no member of its group: one that was replaced is there until it is dropped.
+/// How a replica counts that is on a server but no longer a member of its group: a replaced one is there until it is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Extra {
+pub(super) enum Extra {
     /// The server gets no other replica of the group now.
     CountsAsReplica,
     /// The server can get another one later.
@@ -128,15 +128,8 @@ impl<'a> ChangeBudget<'a> {
 
     /// The server for a new replica of the group in place of `replaced`, which gets it from now on; `None` as for a repair that may not
     /// start.
-    pub(super) fn replace(&mut self, group: &GroupDescriptor, replaced: Replica) -> Option<ServerId> {
-        let server = self.choose_server(group, Some(replaced), Extra::CountsAsReplica)?;
-        self.start(server, group.group);
-        Some(server)
-    }
-
-    /// As [`Self::replace`], once the replicas of the group that are no members are dropped.
-    pub(super) fn replace_after_drops(&mut self, group: &GroupDescriptor, replaced: Replica) -> Option<ServerId> {
-        let server = self.choose_server(group, Some(replaced), Extra::WillBeDropped)?;
+    pub(super) fn replace(&mut self, group: &GroupDescriptor, replaced: Replica, extra: Extra) -> Option<ServerId> {
+        let server = self.choose_server(group, Some(replaced), extra)?;
         self.start(server, group.group);
         Some(server)
     }

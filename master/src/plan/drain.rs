@@ -10,7 +10,7 @@ use ebla_model::error::{Error, Reason};
 use ebla_model::id::{GroupId, ReplicaId, ServerId};
 use ebla_model::metadata::{GroupDescriptor, Replica};
 
-use super::change_budget::ChangeBudget;
+use super::change_budget::{ChangeBudget, Extra};
 use crate::cluster::{ClusterSnapshot, Registration, ReplicaReport};
 
 /// A replica that must leave a server.
@@ -84,8 +84,9 @@ pub fn check_drain(cluster: &ClusterSnapshot, server: ServerId) -> Result<Vec<Dr
         if is_changing(group) && wanted_replicas(group) <= without.loads().len() {
             continue;
         }
-        // A server whose own replica of the group was just replaced can have this one when that is dropped.
-        replica.to = budget.replace(group, member).or_else(|| budget.replace_after_drops(group, member));
+        // A server that still has a replaced replica of the group can have this one once the replaced one is dropped.
+        let extras = [Extra::CountsAsReplica, Extra::WillBeDropped];
+        replica.to = extras.into_iter().find_map(|extra| budget.replace(group, member, extra));
         if replica.to.is_none() {
             return Err(refusal(&without, server, group, budget));
         }
@@ -106,7 +107,8 @@ fn wanted_replicas(group: &GroupDescriptor) -> usize {
 
 /// Why no other server can have a replica of the group.
 fn refusal(without: &ClusterSnapshot, server: ServerId, group: &GroupDescriptor, budget: ChangeBudget<'_>) -> Error {
-    if let Some(full) = budget.into_repairs_without_room().first() {
+    let full = budget.into_repairs_without_room().into_iter().find(|full| full.group == group.group);
+    if let Some(full) = full {
         let message = format!("server {server} cannot be drained: {}", full.message());
         return Error::new(Reason::ResourceExhausted, message);
     }
