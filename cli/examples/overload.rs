@@ -68,7 +68,9 @@ const CAPACITY: Duration = Duration::from_secs(10);
 /// Seconds of the closed loop after the overload.
 const AFTER: usize = 10;
 /// Groups whose leader has changed, by election or transfer.
-const ELECTIONS: &str = "ebla_raft_elections_won_total";
+const LEADERS: &str = "ebla_raft_elections_won_total";
+/// Leaderships that were transferred.
+const TRANSFERS: &str = "ebla_raft_leadership_transfers_total";
 /// The processor of the cluster.
 const CLUSTER_PROCESSOR: &str = "1";
 
@@ -118,20 +120,22 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         );
         let mut before = capacity;
         for patience in [Patience::Patient, Patience::Impatient] {
-            let (elections, used) = (up.counter(ELECTIONS).await?, Used::now(&runtime, &up));
+            let (leaders, transfers) = (up.counter(LEADERS).await?, up.counter(TRANSFERS).await?);
+            let used = Used::now(&runtime, &up);
             let outcome = load.open(before * TIMES, length, patience).await;
             let shares = used.shares(&Used::now(&runtime, &up));
             let goodput = outcome.answered as f64 / length.as_secs_f64();
             println!(
                 "{name}, {patience:?}: offered {:.0}/s for {} s: goodput {goodput:.0}/s, {:.0} % of the capacity; \
-                 refused {}, abandoned {}, not sent {}; {shares}; elections {}",
+                 refused {}, abandoned {}, not sent {}; {shares}; new leaders {}, of these by transfer {}",
                 before * TIMES,
                 length.as_secs(),
                 goodput / before * 100.0,
                 outcome.refused,
                 outcome.abandoned,
                 outcome.not_sent,
-                up.counter(ELECTIONS).await?.saturating_sub(elections),
+                up.counter(LEADERS).await?.saturating_sub(leaders),
+                up.counter(TRANSFERS).await?.saturating_sub(transfers),
             );
             let mut sum = 0.0;
             for second in 1..=AFTER {

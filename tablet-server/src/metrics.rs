@@ -46,6 +46,12 @@ static LEADERSHIPS: Family = Family::counter(
     SERVER,
     "How often a replica of the server became leader of its group, by election or transfer",
 );
+static TRANSFERS: Family = Family::counter(
+    "ebla_raft_leadership_transfers_total",
+    SERVER,
+    "Leaderships that the server has transferred to another one: for balance, or because it stops, is drained, or has a slow disk or a \
+     wrong clock",
+);
 static PROPOSALS: Family =
     Family::counter("ebla_raft_proposals_total", SERVER, "Commands proposed to groups that the server may lead");
 static COMMIT: Family = Family::histogram(
@@ -246,6 +252,7 @@ static OWN_FAMILIES: &[&Family] = &[
     &REPLICAS,
     &LEADERLESS,
     &LEADERSHIPS,
+    &TRANSFERS,
     &PROPOSALS,
     &COMMIT,
     &FRAMES,
@@ -376,6 +383,7 @@ impl ServerSource {
 
     fn add_replication(&self, samples: &mut Samples) {
         let counts = self.raft.read();
+        samples.add(&TRANSFERS, counts.transfers);
         samples.add(&PROPOSALS, counts.proposals);
         samples.add(&COMMIT, self.raft.commit_latency());
         samples.add(&FRAMES, counts.frames);

@@ -13,6 +13,7 @@ pub struct RaftCounters {
     entry_frames: AtomicU64,
     entries: AtomicU64,
     proposals: AtomicU64,
+    transfers: AtomicU64,
     commit: Histogram,
 }
 
@@ -30,6 +31,8 @@ pub struct RaftCounts {
     pub entries: u64,
     /// Commands proposed to groups that this server may lead.
     pub proposals: u64,
+    /// Leaderships that this server has transferred to another one.
+    pub transfers: u64,
 }
 
 impl RaftCounters {
@@ -42,6 +45,7 @@ impl RaftCounters {
             entry_frames: value(&self.entry_frames),
             entries: value(&self.entries),
             proposals: value(&self.proposals),
+            transfers: value(&self.transfers),
         }
     }
 
@@ -70,5 +74,9 @@ impl RaftCounters {
 
     pub(super) fn count_proposal(&self) {
         self.proposals.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_transfer(&self) {
+        self.transfers.fetch_add(1, Ordering::Relaxed);
     }
 }

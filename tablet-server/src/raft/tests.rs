@@ -280,6 +280,7 @@ async fn leadership_is_transferred_under_load() {
         };
         let (longest, (transferred, took)) = tokio::join!(writers, transfer);
         transferred.unwrap();
+        assert_eq!(cluster.node(leader).network.counters().read().transfers, 1);
         println!("{transport:?}: transferred in {took:?}, longest write {:?}", longest.into_iter().max().unwrap());
         assert!(took < VERY_SLOW.election_min, "without an election by timeout");
         assert!(!cluster.node(leader).group.can_lease_read(now()));

@@ -38,7 +38,9 @@ impl Group {
         self.relinquished.record(term);
         self.steps.reached(Step::TransferRequested).await;
         let elected = self.wait_for(self.config.timings.election_max, |m| (current_term(m) > term).then_some(())).await;
-        elected.ok_or(TransferError::TargetNotElected)
+        elected.ok_or(TransferError::TargetNotElected)?;
+        self.counters.count_transfer();
+        Ok(())
     }
 
     /// The target of the leadership transfer in progress.

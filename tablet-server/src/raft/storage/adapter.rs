@@ -63,8 +63,8 @@ impl StateMachineAdapter {
         let (machine, count) = (Arc::clone(&self.machine), batch.entries.len());
         let entries = batch.entries;
         // Two thread switches cost more than a small write to a memtable.
-        let is_small = batch.bytes <= INLINE_APPLY_BYTES_MAX && !self.pools.apply.is_late();
-        let results = if is_small { machine.try_apply_inline(&entries) } else { None };
+        let is_inline = batch.bytes <= INLINE_APPLY_BYTES_MAX && !self.pools.apply.is_late();
+        let results = if is_inline { machine.try_apply_inline(&entries) } else { None };
         let results = match results {
             Some(results) => results?,
             None => run_blocking(&self.pools.apply, move || machine.apply(&entries)).await??,
