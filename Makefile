@@ -73,6 +73,7 @@ program: configure ## build the program, ebla, into $(EBLA_CACHE)/bin, with a se
 
 dist: configure ## build the program for shipping, optimised across crates, into $(EBLA_CACHE)/bin/dist, with a list of its components (CycloneDX); a few minutes more than `make program`
 	cargo build --profile dist -p ebla-cli --bin ebla
+	@! grep -q EBLA-FAULT-PLANTED-ON-PURPOSE $(TARGET)/dist/ebla || { echo 'the program can plant faults'; exit 1; }
 	@mkdir -p $(dir $(DIST))
 	@objcopy --only-keep-debug $(TARGET)/dist/ebla $(DIST).debug
 	@objcopy --strip-all --add-gnu-debuglink=$(DIST).debug $(TARGET)/dist/ebla $(DIST).new

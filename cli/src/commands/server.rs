@@ -300,7 +300,7 @@ pub(super) fn lag(lag: &ReplicaLag) -> String {
 }
 
 /// How long ago, in the largest whole unit.
-fn ago(ago: Duration) -> String {
+pub(super) fn ago(ago: Duration) -> String {
     match ago.as_secs() {
         seconds @ 0..60 => format!("{seconds} s ago"),
         seconds @ 60..3_600 => format!("{} min ago", seconds / 60),

@@ -85,6 +85,7 @@ fn render(snapshot: &ClusterSnapshot, verdict: &Verdict, security: ClusterSecuri
     if let Some(health) = &snapshot.health {
         facts.push(format!("replicas {}/{} live", health.replicas_live, health.replicas_wanted));
     }
+    facts.extend(scrubbed(snapshot));
     facts.push(security.described().to_owned());
     let mut heading =
         vec!["SERVER", "ADDRESS", "STATE", "REPLICAS", "LEADS", "SIZE", "LOG", "DISK FREE", "FILES", "MEMORY"];
@@ -125,6 +126,16 @@ fn render(snapshot: &ClusterSnapshot, verdict: &Verdict, security: ClusterSecuri
         table.row(row);
     }
     format!("{verdict}\n\n{}\n\n{}", facts.join("   "), table.render())
+}
+
+/// When the scrubbers of the servers that respond had read everything, the last one of them, their rate, and what they and reads have found.
+fn scrubbed(snapshot: &ClusterSnapshot) -> Option<String> {
+    let scrubs: Vec<_> = snapshot.servers.iter().filter(|one| one.is_reachable).map(|one| one.scrub).collect();
+    let rate = scrubs.iter().map(|scrub| scrub.bytes_per_second).max()?;
+    let damaged: u64 = scrubs.iter().map(|scrub| scrub.damaged).sum();
+    let when: Option<Vec<_>> = scrubs.iter().map(|scrub| scrub.finished_ago).collect();
+    let when = when.and_then(|all| all.into_iter().max()).map_or_else(|| "not yet".to_owned(), server::ago);
+    Some(format!("scrubbed {when} ({}/s, {damaged} damaged replicas found)", readable_bytes(rate)))
 }
 
 fn master(snapshot: &ClusterSnapshot) -> String {
@@ -267,7 +278,29 @@ SERVER  ADDRESS  STATE  REPLICAS  LEADS  SIZE  LOG  DISK FREE  FILES  MEMORY  RE
 ";
         let wide = show(Columns::Wide);
         assert!(wide.starts_with("healthy\n\n") && wide.ends_with(expected), "{wide}");
+        assert!(wide.contains("   scrubbed 2 h ago (8.0 MiB/s, 0 damaged replicas found)   "), "{wide}");
         let standard = show(Columns::Standard);
         assert!(standard.lines().zip(wide.lines()).all(|(narrow, wide)| wide.starts_with(narrow)), "{standard}");
+    }
+
+    #[test]
+    fn the_last_scrubber_and_all_damage_are_shown() {
+        let server = |finished_ago: Option<u64>, damaged| ServerSnapshot {
+            is_reachable: true,
+            scrub: ScrubState {
+                finished_ago: finished_ago.map(Duration::from_hours),
+                bytes_per_second: 1 << 20,
+                damaged,
+                ..ScrubState::default()
+            },
+            ..ServerSnapshot::default()
+        };
+        let show = |servers| scrubbed(&ClusterSnapshot { servers, ..ClusterSnapshot::default() });
+        let lost = ServerSnapshot { is_reachable: false, ..server(None, 7) };
+        let all = show(vec![server(Some(1), 1), server(Some(72), 2), lost.clone()]);
+        assert_eq!(all.as_deref(), Some("scrubbed 3 d ago (1.0 MiB/s, 3 damaged replicas found)"));
+        let new = show(vec![server(Some(1), 0), server(None, 0)]);
+        assert_eq!(new.as_deref(), Some("scrubbed not yet (1.0 MiB/s, 0 damaged replicas found)"));
+        assert_eq!(show(vec![lost]), None);
     }
 }
