@@ -2,7 +2,7 @@
 //!
 //! A session is one incarnation of a front or of a direct client as a sender of writes to one group. (A write whose tablet moves to
 //! another group keeps its session.) It numbers its writes and sends with each the lowest number that it may still retry. For
-//! each session a group stores the applied numbers from there on, with the response if it cannot be recomputed. All of it is replicated state, changed in apply only and expired by the log's time. A sender stops
+//! each session a group stores the applied numbers from there on, with the response if it cannot be recomputed. All of it is replicated state, changed in apply only and expired by the session time ([`crate::group_time`]). A sender stops
 //! repeating a write of unknown outcome ([`RESEND_MAX`]) long before its session can expire ([`IDLE_MAX`]).
 
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ pub struct SessionWindow {
     pub lowest_outstanding: Sequence,
     /// The applied writes from `lowest_outstanding` on, with the stored response if there is one.
     pub applied: BTreeMap<Sequence, Option<Bytes>>,
-    /// The log's time at the last write.
+    /// The session time at the last write.
     pub last_used: Micros,
 }
 
@@ -77,14 +77,14 @@ impl SessionWindow {
     }
 
     /// Adds the writes that the same session has made in another group, of a tablet that moves here. What one of the groups must
-    /// not apply again, the union must not apply either. `last_used`: of the other window, in this log's time.
+    /// not apply again, the union must not apply either. `last_used`: of the other window, in this log's session time.
     pub fn absorb(&mut self, other: Self, last_used: Micros) {
         self.advance(other.lowest_outstanding, last_used);
         let lowest = self.lowest_outstanding;
         self.applied.extend(other.applied.into_iter().filter(|(sequence, _)| *sequence >= lowest));
     }
 
-    /// Whether it has expired at the log's time `now`.
+    /// Whether it has expired at the session time `now`.
     pub fn is_expired(&self, now: Micros) -> bool {
         now.since(self.last_used) > IDLE_MAX
     }

@@ -275,7 +275,7 @@ fn broken_connection(status: &Status) -> Error {
         if error.is::<tonic::TimeoutExpired>() {
             return Error::new(Reason::Deadline, "request timed out");
         }
-        // tonic's and hyper's own errors say only where it was noticed, those below them why.
+        // tonic's and hyper's own errors say only where the loss was noticed; the errors below them say why.
         let text = error.to_string();
         if !message.contains(&text) {
             message = format!("{message}: {text}");

@@ -97,7 +97,7 @@ impl Blocking {
         Self(Kind::Late(Arc::new(delay)))
     }
 
-    /// Whether calls are late on purpose ([`Self::late`]): then none should be carried out without it.
+    /// Whether calls are late on purpose ([`Self::late`]): then every call should be made through [`Self::run`], so that it is late.
     #[must_use]
     pub const fn is_late(&self) -> bool {
         matches!(self.0, Kind::Late(_))
@@ -139,7 +139,7 @@ impl Blocking {
 
     /// Runs `call` on a thread of the pool and returns its result.
     ///
-    /// If the future is dropped, a queued call still runs.
+    /// If the future is dropped, a queued call still runs; one of [`Self::late`] that has not begun does not.
     ///
     /// # Errors
     /// `Full` immediately when the queue is full; `Stopped`, `Panicked`.

@@ -124,7 +124,7 @@ pub enum Threads {
     Inline {
         /// How long a sync of the log takes.
         sync: SyncLatency,
-        /// What applies entries.
+        /// What applies entries, and reads those that have left the memory.
         apply: Blocking,
     },
 }

@@ -1,4 +1,4 @@
-//! Refuses calls of an overloaded server before they reach the routes: what is spent on refusals is missing for answers.
+//! Refuses calls of an overloaded server before they reach the routes, so that a refusal costs as little as possible.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -14,7 +14,7 @@ use tower::Service;
 
 type Refuse = dyn Fn(&Request<Body>) -> Option<Response<Body>> + Send + Sync;
 
-/// Which calls a server refuses at once, and with which response. Clones decide alike.
+/// Which calls a server refuses at once, and with which response. Clones share the decision.
 #[derive(Clone, Default)]
 pub struct LoadShed(Option<Arc<Refuse>>);
 

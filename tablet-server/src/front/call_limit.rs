@@ -7,7 +7,7 @@
 //! does not show one here: calls are not carried out in the order of their arrival, and a few are always fast.
 //!
 //! A call beyond the limit waits for a place. As many calls may wait as will probably begin soon; any other is refused at once, which costs little
-//! (`admission::Shedding`), and its client learns it while it has time left.
+//! (`CallAdmission::load_shed`), and its client learns it while it has time left.
 //!
 //! Connections share the limit: once half of it is in use, none gets more than its equal share. So do the calls that wait. Tables do too: a call counts for
 //! its table once its request is read, so that the many connections of one table's clients leave room for another table.

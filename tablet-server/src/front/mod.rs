@@ -103,7 +103,7 @@ pub(crate) fn start_access(config: &FrontConfig) -> Result<AccessControl, Error>
     AccessControl::start(config.access.clone(), &config.directory, &config.runtime)
 }
 
-/// Adds the public services and the operator's service to a server's routes. Also returns which calls are refused before they reach them.
+/// Adds the public services and the operator's service to a server's routes. Also returns the filter that refuses calls before they reach these services.
 pub(crate) fn add_services(routes: Routes, config: FrontConfig, access: AccessControl) -> (Routes, LoadShed) {
     let clock = config.runtime.clock.clone();
     let metrics = config.metrics;
