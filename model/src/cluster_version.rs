@@ -118,6 +118,8 @@ pub enum Feature {
     CopiesAhead,
     /// Key heat: its table, whose name earlier releases cannot read.
     KeyHeat,
+    /// Commands with the leader's clock, which bounds the time at which cells age.
+    LeaderClocks,
 }
 
 impl Feature {
@@ -125,9 +127,12 @@ impl Feature {
     #[must_use]
     pub const fn since(self) -> ClusterVersion {
         match self {
-            Self::AggregateFamilies | Self::LocalityGroups | Self::Quotas | Self::CopiesAhead | Self::KeyHeat => {
-                ClusterVersion::RECORDED
-            }
+            Self::AggregateFamilies
+            | Self::LocalityGroups
+            | Self::Quotas
+            | Self::CopiesAhead
+            | Self::KeyHeat
+            | Self::LeaderClocks => ClusterVersion::RECORDED,
         }
     }
 
@@ -140,6 +145,7 @@ impl Feature {
             Self::Quotas => "quotas",
             Self::CopiesAhead => "copies of tablets ahead of their moves",
             Self::KeyHeat => "key heat maps",
+            Self::LeaderClocks => "commands with the leader's clock",
         }
     }
 
@@ -150,7 +156,7 @@ impl Feature {
             Self::AggregateFamilies => schema.families.iter().any(|family| family.aggregator.is_some()),
             Self::LocalityGroups => !schema.locality_groups.is_empty(),
             Self::Quotas => !schema.quotas.is_empty(),
-            Self::CopiesAhead | Self::KeyHeat => false,
+            Self::CopiesAhead | Self::KeyHeat | Self::LeaderClocks => false,
         }
     }
 
@@ -256,6 +262,7 @@ mod tests {
             Feature::Quotas,
             Feature::CopiesAhead,
             Feature::KeyHeat,
+            Feature::LeaderClocks,
         ];
         for feature in all {
             assert!(SupportedVersions::OWN.contains(feature.since()), "{}", feature.name());

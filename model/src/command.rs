@@ -22,6 +22,10 @@ pub struct Command {
     pub time: Micros,
     /// The time since the leader's previous command to this group in the same term, by its monotonic clock; `None` for the first one.
     pub elapsed: Option<Duration>,
+    /// The leader's clock, if it is behind `time`: the GC time does not advance beyond it. From [`Feature::LeaderClocks`] on.
+    ///
+    /// [`Feature::LeaderClocks`]: crate::cluster_version::Feature::LeaderClocks
+    pub clock: Option<Micros>,
     /// What to do.
     pub kind: CommandKind,
 }

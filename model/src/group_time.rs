@@ -1,9 +1,10 @@
 //! The times of a group: replicated state, advanced by the commands of its log only.
 //!
-//! A command carries the leader's wall clock and the time since the leader's previous command by its monotonic clock, which no
-//! administrator and no broken battery can set. The log's time follows the wall clock, wherever it goes: later cells get later
-//! timestamps. What *ages* follows the monotonic clock: sessions, idempotency tokens, and cells of families with a maximum age. So a
-//! clock that is far ahead removes nothing.
+//! A command carries a timestamp, the leader's wall clock if that is behind the timestamp, and the time since the leader's previous command
+//! by its monotonic clock, which no administrator and no broken battery can set. The log's time follows the wall clock, wherever it goes:
+//! later cells get later timestamps. What *ages* follows the monotonic clock: sessions, idempotency tokens, and cells of families with a
+//! maximum age. So a clock that is far ahead ages nothing by more than a minute at once. When it is right again, or another server leads,
+//! cells are not aged further until the time has come to which they were aged.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::time::Micros;
 /// that has passed only when the group had no leader for longer.
 const STEP_MAX: Duration = Duration::from_secs(60);
 
-/// How much faster than time the GC time advances while it is behind the log's time, because the group had no leader for long.
+/// How much faster than time the GC time advances while it is behind the leader's clock, because the group had no leader for long.
 const GC_CATCH_UP: u32 = 2;
 
 /// Why a tablet does not move between two groups if its cells, or those of the other group, would become older than they are.
@@ -28,17 +29,18 @@ pub struct GroupTimes {
     /// The session time, for the expiry of sessions and idempotency tokens. It advances as time does or slower, and is never later than
     /// the log's time.
     pub session: Micros,
-    /// The GC time, at which ages of cells are evaluated. It advances at most twice as fast as time, and is never later than
-    /// the log's time.
+    /// The GC time, at which ages of cells are evaluated. It advances at most twice as fast as time, and never beyond the log's time or the
+    /// leader's clock.
     pub gc: Micros,
 }
 
 impl GroupTimes {
     /// The times after a command.
     ///
-    /// `time`: the command's timestamp. `elapsed`: the time since the leader's previous command; `None` for its first one.
+    /// `time`: the command's timestamp. `elapsed`: the time since the leader's previous command; `None` for its first one. `clock`: the
+    /// leader's clock, if it is behind `time`.
     #[must_use]
-    pub fn advance(self, time: Micros, elapsed: Option<Duration>) -> Self {
+    pub fn advance(self, time: Micros, elapsed: Option<Duration>, clock: Option<Micros>) -> Self {
         let log = self.log.max(time);
         if self.log <= Micros::ZERO {
             // A new group: nothing has an age yet.
@@ -51,7 +53,8 @@ impl GroupTimes {
                 (step, step)
             }
         };
-        Self { log, session: self.session.plus(session).min(log), gc: self.gc.plus(gc).min(log) }
+        let gc_max = clock.unwrap_or(log).min(log);
+        Self { log, session: self.session.plus(session).min(log), gc: self.gc.plus(gc).min(gc_max).max(self.gc) }
     }
 
     /// The times of a group without any cells that takes over cells from a group with the log's time `log` and the GC time `gc`. Its own GC
@@ -105,31 +108,48 @@ mod tests {
 
     /// A group that is in use at 1000 s.
     fn group() -> GroupTimes {
-        GroupTimes::default().advance(at(1000), None)
+        GroupTimes::default().advance(at(1000), None, None)
     }
 
     #[test]
     fn without_jumps_all_times_are_the_same() {
         let all = |time| GroupTimes { log: at(time), session: at(time), gc: at(time) };
         assert_eq!(group(), all(1000));
-        let later = group().advance(at(1010), seconds(10)).advance(at(5000), seconds(3990));
+        let later = group().advance(at(1010), seconds(10), None).advance(at(5000), seconds(3990), None);
         assert_eq!(later, all(5000));
-        assert_eq!(later.advance(at(5060), None), all(5060), "another leader a minute later");
-        assert_eq!(later.advance(at(4000), None), all(5000), "another leader whose clock is behind");
+        assert_eq!(later.advance(at(5060), None, None), all(5060), "another leader a minute later");
+        assert_eq!(later.advance(at(4000), None, None), all(5000), "another leader whose clock is behind");
     }
 
     #[test]
     fn a_clock_that_jumps_ages_nothing() {
         for elapsed in [seconds(1), None] {
-            let jumped = group().advance(at(1000 + YEAR), elapsed);
+            let jumped = group().advance(at(1000 + YEAR), elapsed, None);
             assert_eq!(jumped.log, at(1000 + YEAR));
             assert!(jumped.session <= at(1060) && jumped.gc <= at(1060), "{jumped:?}");
             // It stays there, with a thousand commands in each second.
             let step = Some(Duration::from_millis(1));
-            let later = (0..10_000).fold(jumped, |times, _command| times.advance(at(1000 + YEAR), step));
+            let later = (0..10_000).fold(jumped, |times, _command| times.advance(at(1000 + YEAR), step, None));
             assert_eq!(later.session.since(jumped.session), Duration::from_secs(10));
             assert_eq!(later.gc.since(jumped.gc), Duration::from_secs(20));
         }
+    }
+
+    #[test]
+    fn after_a_jump_the_gc_time_stays_at_the_right_clock() {
+        let mut times = group().advance(at(1000 + YEAR), seconds(3), None);
+        assert_eq!(times.gc, at(1006), "twice the time until the clock is right again");
+        for second in 4..=3_600 {
+            times = times.advance(times.log, seconds(1), Some(at(1000 + second)));
+            assert_eq!(times.gc, at((1000 + second).max(1006)));
+        }
+        assert_eq!(times.session, at(4600));
+        // Another leader, whose clock is behind that of the last one.
+        assert_eq!(times.advance(times.log, None, Some(at(4000))).gc, at(4600), "no time goes back");
+        // The group had no leader for an hour.
+        let first = times.advance(times.log, None, Some(at(8200)));
+        let later = first.advance(times.log, seconds(3_600), Some(at(11_800)));
+        assert_eq!((first.gc, later.gc), (at(4600), at(11_800)));
     }
 
     #[test]
@@ -137,17 +157,17 @@ mod tests {
         let (mut times, step) = (group(), Duration::from_micros(300));
         for command in 1..=100_000 {
             let time = at(1000).plus(step * command).truncate_to_millis();
-            times = times.advance(time, Some(step));
+            times = times.advance(time, Some(step), None);
         }
         assert!(times.log.since(times.session) <= Duration::from_millis(1), "{times:?}");
     }
 
     #[test]
     fn after_a_pause_the_gc_time_catches_up() {
-        let mut times = group().advance(at(4600), None);
+        let mut times = group().advance(at(4600), None, None);
         assert_eq!(times.gc, at(1060));
         for minute in 1..=60 {
-            times = times.advance(at(4600 + 60 * minute), seconds(60));
+            times = times.advance(at(4600 + 60 * minute), seconds(60), None);
         }
         assert_eq!(times, GroupTimes { log: at(8200), session: at(4660), gc: at(8200) });
     }
@@ -155,13 +175,13 @@ mod tests {
     #[test]
     fn a_new_group_takes_the_gc_time_over_with_the_cells() {
         // Its first leader's clock was an hour ahead.
-        let new = GroupTimes::default().advance(at(4600), None);
+        let new = GroupTimes::default().advance(at(4600), None, None);
         assert!(new.is_gc_ahead_of(at(1000)));
         let adopted = new.adopt(at(1000), at(990));
         assert_eq!(adopted, GroupTimes { log: at(4600), session: at(4600), gc: at(990) });
         assert!(!adopted.is_gc_ahead_of(at(930)) && adopted.is_gc_ahead_of(at(929)));
         // From there it advances as after a pause.
-        assert_eq!(adopted.advance(at(4600), seconds(10)).gc, at(1010));
+        assert_eq!(adopted.advance(at(4600), seconds(10), None).gc, at(1010));
     }
 
     #[test]

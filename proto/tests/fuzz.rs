@@ -75,6 +75,7 @@ fn examples() -> Vec<(&'static str, Vec<u8>)> {
     let split = Command {
         time: Micros::new(5_000),
         elapsed: None,
+        clock: Some(Micros::new(4_000)),
         kind: CommandKind::Split { tablet: TabletId::new(4), at: RowKey::new("g"), child: TabletId::new(9) },
     };
     vec![

@@ -37,6 +37,8 @@ pub enum Failpoint {
     TimeGoesBack,
     /// A leader's clock that jumps ahead ages cells.
     ClockJumpAgesCells,
+    /// The GC time catches up to the log's time, also when a clock that was wrong has set that far ahead.
+    CatchUpUnbounded,
     /// Read-modify-writes of one row do not exclude each other.
     DecisionUnlatched,
     /// Reads are served for any tablet generation.
@@ -139,7 +141,7 @@ static ENABLED: AtomicU8 = AtomicU8::new(NONE);
 
 impl Failpoint {
     /// All failpoints.
-    pub const ALL: [Self; 57] = [
+    pub const ALL: [Self; 58] = [
         Self::VoteAfterRestart,
         Self::AckBeforeSync,
         Self::VoteNotSaved,
@@ -153,6 +155,7 @@ impl Failpoint {
         Self::MoveForgetsSessions,
         Self::TimeGoesBack,
         Self::ClockJumpAgesCells,
+        Self::CatchUpUnbounded,
         Self::DecisionUnlatched,
         Self::GenerationUnchecked,
         Self::UnsentReportedWritten,

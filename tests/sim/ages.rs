@@ -1,5 +1,7 @@
 //! A client of a table whose cells have a maximum age, while clocks run fast or slow and hosts are suspended.
 //!
+//! With the plan `leap` all wall clocks are an hour ahead for a second at the beginning.
+//!
 //! A cell must be visible for a part of that age at least: ages are evaluated at a time that clocks of different rates have advanced, that
 //! may catch up at twice the rate of time, and that follows a leader whose clock is ahead of the last one's. After the load all cells must expire.
 
@@ -104,7 +106,12 @@ async fn write(cluster: &SimCluster, runtime: &Runtime, written: &mut Vec<Writte
     let cell = Mutation::SetCell {
         family: "a".to_owned(),
         qualifier: Bytes::from_static(b"q"),
-        timestamp: WriteTime::Server,
+        // After a leap the servers' timestamps are ahead of time: such cells would not expire for as long.
+        timestamp: if cluster.leaps {
+            WriteTime::At(runtime.clock.wall().truncate_to_millis())
+        } else {
+            WriteTime::Server
+        },
         value: Bytes::from_static(b"v"),
     };
     table(cluster, runtime).mutate_row(&key(&row), &[cell]).await?;

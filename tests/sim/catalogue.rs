@@ -9,7 +9,7 @@ use crate::process::{Ran, run_concurrently, start};
 
 /// The faults with the plans that find them. `LeaseFromResponse`, `SchemaNotSaved`, `DivideForgetsSessions` and `ChubbyNotCompared` are missing: it
 /// may take dozens of seeds to find them.
-const CATALOGUE: [(Failpoint, &str); 53] = [
+const CATALOGUE: [(Failpoint, &str); 54] = [
     (Failpoint::VoteAfterRestart, "votes"),
     (Failpoint::AckBeforeSync, "outage"),
     (Failpoint::VoteNotSaved, "votes"),
@@ -22,6 +22,7 @@ const CATALOGUE: [(Failpoint, &str); 53] = [
     (Failpoint::MoveForgetsSessions, "lost-answers"),
     (Failpoint::TimeGoesBack, "clocks"),
     (Failpoint::ClockJumpAgesCells, "clocks"),
+    (Failpoint::CatchUpUnbounded, "leap"),
     (Failpoint::DecisionUnlatched, "parts"),
     (Failpoint::GenerationUnchecked, "parts"),
     (Failpoint::UnsentReportedWritten, "parts"),

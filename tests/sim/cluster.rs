@@ -155,6 +155,7 @@ pub(crate) struct SimCluster {
     pub(crate) value_bytes: usize,
     /// Whether a client checks a maximum age.
     pub(crate) ages: bool,
+    pub(crate) leaps: bool,
     /// Client hosts that count.
     pub(crate) counters: u64,
     pub(crate) failure_timeouts: FailureTimeouts,
@@ -256,6 +257,7 @@ impl SimCluster {
             owns: plan.owns,
             value_bytes: plan.value_bytes,
             ages: plan.ages,
+            leaps: plan.leaps,
             counters: plan.counters,
             failure_timeouts: plan.failure_timeouts,
             balance: plan.balance,

@@ -19,6 +19,13 @@ use crate::transfers::TransferCuts;
 /// Time until the restart of a process that ended by an error.
 const RESTART_AFTER: Duration = Duration::from_millis(500);
 
+/// Time from the beginning of the load until all clocks leap.
+const LEAP_AFTER: Duration = Duration::from_secs(3);
+/// How long they are wrong: no server finds out in that time.
+const LEAP_LASTS: Duration = Duration::from_secs(1);
+/// By how much they are ahead.
+const LEAP_MICROS: i64 = 3_600_000_000;
+
 /// Injects the faults.
 pub(crate) struct Nemesis {
     driver: Driver,
@@ -33,6 +40,15 @@ impl Nemesis {
         let severity = Severity { chubby_lost_per_mille, loss, rng: rng.fork() };
         let transfer_cuts = transfer_cuts.map(|mean| TransferCuts::new(mean, rng.fork(), from));
         Self { driver: Driver::with_rates(rates, rng, from), severity, transfer_cuts }
+    }
+
+    /// Plans that the wall clocks of all servers leap ahead soon, and back.
+    pub(crate) fn leap_clocks(&mut self, now: Duration, servers: usize) {
+        for (at, micros) in [(now + LEAP_AFTER, LEAP_MICROS), (now + LEAP_AFTER + LEAP_LASTS, 0)] {
+            for server in (0..servers).map(Node::TabletServer) {
+                self.driver.plan(at, Fault::new(FaultKind::ClockStep { micros }, Target::Node(server), Duration::ZERO));
+            }
+        }
     }
 
     /// Carries out what is due.

@@ -58,9 +58,11 @@ pub(crate) struct Plan {
     pub(crate) groups: Option<usize>,
     /// Whether one more client writes values of 1 to 4 MiB. Commit logs that are purged are larger then.
     pub(crate) large_values: bool,
-    /// Whether a client checks when the cells of a family with a maximum age are removed. Not with wall clocks that jump: a leader whose
-    /// clock is ahead may age cells early.
+    /// Whether a client checks when the cells of a family with a maximum age are removed. Not with wall clocks that jump again and again:
+    /// cells age twice as fast while the clock of their leader is ahead.
     pub(crate) ages: bool,
+    /// Whether the wall clocks of all servers are ahead by an hour for a second, once.
+    pub(crate) leaps: bool,
     /// Whether commit logs are so small that they are purged. The engine's files in a snapshot differ from run to run, and with them
     /// the time of its transfer: such a run is not repeated exactly.
     pub(crate) purges_logs: bool,
@@ -152,6 +154,7 @@ impl Plan {
             groups: None,
             large_values: false,
             ages,
+            leaps: false,
             purges_logs: seed % 4 == 3,
             failure_timeouts,
             balance,
@@ -163,7 +166,7 @@ impl Plan {
             step_crash: None,
             mixes_versions,
             record_delay: Duration::ZERO,
-            apply_delay: (seed % 10 == 9).then(|| Duration::from_millis(300)),
+            apply_delay: (seed % 7 == 5).then(|| Duration::from_millis(300)),
             stops_at_first: false,
         }
     }
@@ -291,6 +294,10 @@ impl Plan {
                 counters: 1,
                 ..plan
             },
+            "leap" => {
+                let plan = Self { fault_rates: FaultRates::calm(), splits: Vec::new(), clients: 1, ..plan };
+                Self { ages: true, leaps: true, load: Duration::from_secs(60), ..plan }
+            }
             "suspend" => Self {
                 fault_rates: FaultRates::suspensions(),
                 splits: Vec::new(),

@@ -74,6 +74,9 @@ pub(crate) fn run(plan: &Plan, folder: &std::path::Path, trace: Trace) -> Outcom
     }
     let rng = Rng::seeded(plan.seed ^ 0xbad_1dea);
     let mut nemesis = Nemesis::new(plan.fault_rates.clone(), rng, steps.sim.elapsed());
+    if plan.leaps {
+        nemesis.leap_clocks(steps.sim.elapsed(), plan.servers);
+    }
     steps.until(plan.load, Some(&mut nemesis), |_| false);
     if plan.loses_majority {
         wrong.extend(lose_majority(&mut steps, &mut nemesis, &Rng::seeded(plan.seed ^ 0x1055)));

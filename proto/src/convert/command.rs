@@ -27,6 +27,8 @@ use crate::command as wire;
 const TOKENS_VERSION: u32 = 2;
 /// The version of a command with the time since the previous one.
 const ELAPSED_VERSION: u32 = 3;
+/// The version of a command with the leader's clock.
+const CLOCK_VERSION: u32 = 4;
 
 /// Encodes a command for the log.
 pub fn encode(command: &Command) -> Bytes {
@@ -34,6 +36,7 @@ pub fn encode(command: &Command) -> Bytes {
         version: version_of(command),
         time_micros: command.time.get(),
         elapsed_micros: command.elapsed.map(|elapsed| i64::try_from(elapsed.as_micros()).unwrap_or(i64::MAX)),
+        clock_micros: command.clock.map(Micros::get),
         kind: Some(kind_to_proto(&command.kind)),
     };
     message.encode_to_vec().into()
@@ -45,16 +48,18 @@ pub fn encode(command: &Command) -> Bytes {
 /// `DataDamaged` when it has unknown content. The replica must stop.
 pub fn decode(bytes: impl Buf) -> Result<Command, Error> {
     let command = wire::Command::decode(bytes).map_err(|error| Error::damaged(format!("read command: {error}")))?;
-    check_versions(command.version, ELAPSED_VERSION, "command")?;
+    check_versions(command.version, CLOCK_VERSION, "command")?;
     Ok(Command {
         time: Micros::new(command.time_micros),
         elapsed: command.elapsed_micros.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or_default())),
+        clock: command.clock_micros.map(Micros::new),
         kind: kind_from_proto(required(command.kind, "command: kind")?)?,
     })
 }
 
 fn version_of(command: &Command) -> u32 {
     match &command.kind {
+        _ if command.clock.is_some() => CLOCK_VERSION,
         _ if command.elapsed.is_some() => ELAPSED_VERSION,
         CommandKind::Write(rows) if rows.iter().any(|row| row.token.is_some()) => TOKENS_VERSION,
         _ => VERSION,
@@ -371,9 +376,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn writes_come_back(time in any::<i64>(), elapsed in option::of(0u64..1 << 50), rows in vec(row_write(), 0..4)) {
-            let elapsed = elapsed.map(Duration::from_micros);
-            let sent = Command { time: Micros::new(time), elapsed, kind: CommandKind::Write(rows) };
+        fn writes_come_back(
+            time in any::<i64>(),
+            elapsed in option::of(0u64..1 << 50),
+            clock in option::of(any::<i64>()),
+            rows in vec(row_write(), 0..4),
+        ) {
+            let (elapsed, clock) = (elapsed.map(Duration::from_micros), clock.map(Micros::new));
+            let sent = Command { time: Micros::new(time), elapsed, clock, kind: CommandKind::Write(rows) };
             prop_assert_eq!(decode(encode(&sent)), Ok(sent));
         }
 
@@ -402,7 +412,7 @@ mod tests {
             CommandKind::Tick,
         ];
         for kind in kinds {
-            let sent = Command { time: Micros::new(3), elapsed: None, kind };
+            let sent = Command { time: Micros::new(3), elapsed: None, clock: None, kind };
             assert_eq!(decode(encode(&sent)), Ok(sent));
         }
     }
@@ -410,9 +420,10 @@ mod tests {
     #[test]
     fn a_command_of_a_newer_release_is_refused() {
         let newer = wire::Command {
-            version: ELAPSED_VERSION + 1,
+            version: CLOCK_VERSION + 1,
             time_micros: 1,
             elapsed_micros: None,
+            clock_micros: None,
             kind: Some(wire::command::Kind::Tick(wire::Tick {})),
         };
         assert_eq!(decode(Bytes::from(newer.encode_to_vec())).unwrap_err().reason, Reason::DataDamaged);
@@ -426,14 +437,16 @@ mod tests {
             kind: CallKind::Check,
             token: IdempotencyToken { token: Bytes::from("tokentoken"), started: None },
         };
-        let elapsed = Some(Duration::from_micros(7));
+        let (elapsed, clock) = (Some(Duration::from_micros(7)), Some(Micros::new(2)));
         let cases = [
-            (None, None, VERSION),
-            (Some(token.clone()), None, TOKENS_VERSION),
-            (None, elapsed, ELAPSED_VERSION),
-            (Some(token), elapsed, ELAPSED_VERSION),
+            (None, None, None, VERSION),
+            (Some(token.clone()), None, None, TOKENS_VERSION),
+            (None, elapsed, None, ELAPSED_VERSION),
+            (Some(token.clone()), elapsed, None, ELAPSED_VERSION),
+            (None, None, clock, CLOCK_VERSION),
+            (Some(token), elapsed, clock, CLOCK_VERSION),
         ];
-        for (token, elapsed, version) in cases {
+        for (token, elapsed, clock, version) in cases {
             let row = RowWrite {
                 tablet: TabletId::new(4),
                 session: SessionId::new(1),
@@ -444,7 +457,7 @@ mod tests {
                 result: None,
                 token,
             };
-            let sent = Command { time: Micros::new(3), elapsed, kind: CommandKind::Write(vec![row]) };
+            let sent = Command { time: Micros::new(3), elapsed, clock, kind: CommandKind::Write(vec![row]) };
             assert_eq!(wire::Command::decode(encode(&sent)).unwrap().version, version);
             assert_eq!(decode(encode(&sent)), Ok(sent));
         }

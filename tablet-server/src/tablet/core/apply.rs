@@ -218,7 +218,7 @@ impl<'a, C: CellReader> Applier<'a, C> {
     /// # Errors
     /// Only errors after which this replica cannot continue: its store fails, or it cannot apply the command.
     pub fn apply(&mut self, command: Command) -> Result<Reply, Error> {
-        self.state.advance_time(command.time, command.elapsed);
+        self.state.advance_time(command.time, command.elapsed, command.clock);
         match command.kind {
             CommandKind::Write(rows) => self.write(rows),
             CommandKind::CreateTablets { operation, schema, tablets } => {

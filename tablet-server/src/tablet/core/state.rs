@@ -269,8 +269,8 @@ impl GroupState {
     }
 
     /// Advances the times as a command says. Age floors follow in steps.
-    pub fn advance_time(&mut self, time: Micros, elapsed: Option<Duration>) {
-        self.set_times(self.times().advance(time, elapsed));
+    pub fn advance_time(&mut self, time: Micros, elapsed: Option<Duration>, clock: Option<Micros>) {
+        self.set_times(self.times().advance(time, elapsed, clock));
     }
 
     fn set_times(&mut self, times: GroupTimes) {
@@ -427,7 +427,7 @@ impl GroupState {
         window
     }
 
-    /// Whether the group can accept one more session. Only sessions that are alive by the log's time count, however
+    /// Whether the group can accept one more session. Only sessions that are alive by the session time count, however
     /// many expired ones this replica still stores: all replicas decide alike.
     pub fn has_room_for_session(&mut self, id: SessionId, sessions_max: usize) -> bool {
         if self.sessions.len() < sessions_max || self.sessions.contains_key(&id) {

@@ -395,7 +395,7 @@ impl ApplyContext<'_> {
         }
         match &command.kind {
             CommandKind::Divide { tablets, child } => {
-                applier.state().advance_time(command.time, command.elapsed);
+                applier.state().advance_time(command.time, command.elapsed, command.clock);
                 self.metadata_changed = true;
                 self.state_machine.divide(applier.state(), self.store, id, (tablets, *child))
             }

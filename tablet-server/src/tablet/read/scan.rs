@@ -53,7 +53,7 @@ const CELLS_PER_CLOCK_CHECK: u64 = 512;
 const VIEW_ATTEMPTS_MAX: usize = 8;
 /// When a read is repeated that found no memory for its rows: some of it may be free by then.
 const NO_MEMORY_DELAY: Duration = Duration::from_millis(100);
-/// A read of a tablet whose time is older than this requests a tick.
+/// A read of a tablet whose GC time is older than this requests a tick, unless the last command is younger.
 const TIME_AGE_MAX: Duration = Duration::from_secs(1);
 
 impl Tablet {
@@ -159,10 +159,12 @@ impl Tablet {
     /// clock that is too far ahead for writes: all later timestamps of the group would be at least as high.
     fn request_tick_if_stale(&self) {
         let applied_state = self.state_machine.applied_state();
-        let age = self.runtime.clock.wall().since(applied_state.time);
+        let clock = &self.runtime.clock;
+        // The log's time may be ahead, after a clock that was.
+        let age = clock.wall().since(applied_state.gc_time);
         let has_age_limits = || applied_state.tablet(self.id).is_some_and(|tablet| tablet.families().has_age_limits());
         if age > TIME_AGE_MAX && has_age_limits() && self.clock_refusal().is_none() {
-            self.queue.request_tick();
+            self.queue.request_tick(clock.monotonic(), TIME_AGE_MAX);
         }
     }
 }

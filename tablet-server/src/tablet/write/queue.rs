@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ebla_client::Deadline;
 use ebla_model::Reason;
+use ebla_model::cluster_version::Feature;
 use ebla_model::command::{Command, CommandKind, Reply, RowReply, RowWrite};
 use ebla_model::id::Term;
 use ebla_model::time::Micros;
@@ -108,12 +109,15 @@ impl PendingWrites {
         self.last_timestamp
     }
 
-    /// A command of a leader in `term`, with its timestamp and the time since the last one.
+    /// A command of a leader in `term`, with its timestamp, the time since the last one, and the clock if that is behind the timestamp.
     pub(super) fn stamp(&mut self, kind: CommandKind, term: Term, clock: &Clock, applied: Micros) -> Command {
         let now = clock.monotonic();
         let last = self.last_command.replace((term, now)).filter(|(last, _at)| *last == term);
         let elapsed = last.map(|(_term, at)| now.saturating_sub(at));
-        Command { time: self.assign_timestamp(clock.wall(), applied), elapsed, kind }
+        let wall = clock.wall();
+        let time = self.assign_timestamp(wall, applied);
+        let clock = (wall < time && !Failpoint::CatchUpUnbounded.is_enabled()).then_some(wall);
+        Command { time, elapsed, clock, kind }
     }
 }
 
@@ -122,10 +126,14 @@ impl WriteQueue {
         Self::default()
     }
 
-    /// Requests a tick: a command that carries only the time.
-    pub(crate) fn request_tick(&self) {
-        self.pending.lock().tick_requested = true;
-        self.arrived.notify_one();
+    /// Requests a tick, a command that carries only the time, unless the last command is younger than `pause`. `now`: the monotonic clock.
+    pub(crate) fn request_tick(&self, now: Duration, pause: Duration) {
+        let mut pending = self.pending.lock();
+        if pending.last_command.is_none_or(|(_term, at)| now.saturating_sub(at) > pause) {
+            pending.tick_requested = true;
+            drop(pending);
+            self.arrived.notify_one();
+        }
     }
 
     /// The number of queued writes.
@@ -284,7 +292,9 @@ impl TabletGroup {
     /// A command with its timestamp.
     pub(super) fn stamp(&self, kind: CommandKind, term: Term) -> Command {
         let applied = self.state_machine.applied_state().time;
-        self.queue.pending.lock().stamp(kind, term, &self.runtime.clock, applied)
+        let command = self.queue.pending.lock().stamp(kind, term, &self.runtime.clock, applied);
+        let is_readable = || Feature::LeaderClocks.check(self.host.active_version()).is_ok();
+        Command { clock: command.clock.filter(|_clock| is_readable()), ..command }
     }
 
     fn reply_rows(&self, rows: Vec<PendingReply>, reply: Result<Bytes, ProposeError>) {
@@ -339,7 +349,7 @@ fn build_commands(queued: Vec<QueuedWrite>, stamped: &Command) -> (Vec<Bytes>, V
     let mut close = |rows: &mut Vec<RowWrite>, waiters: &mut Vec<PendingReply>| {
         if !rows.is_empty() {
             let kind = CommandKind::Write(std::mem::take(rows));
-            commands.push(command::encode(&Command { time: stamped.time, elapsed, kind }));
+            commands.push(command::encode(&Command { time: stamped.time, elapsed, clock: stamped.clock, kind }));
             // The next ones have the same time.
             elapsed = Some(Duration::ZERO);
             pending.push(std::mem::take(waiters));
@@ -446,5 +456,34 @@ mod tests {
         clock.advance(Duration::from_secs(7));
         assert_eq!(elapsed(&clock, 3), None, "another replica may have led in between");
         assert_eq!(elapsed(&clock, 3), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_tick_is_requested_unless_the_last_command_is_young() {
+        let (queue, second) = (WriteQueue::new(), Duration::from_secs(1));
+        let is_requested = |now: u32| {
+            queue.request_tick(second * now, second);
+            std::mem::take(&mut queue.pending.lock().tick_requested)
+        };
+        assert!(is_requested(1), "no command yet");
+        queue.pending.lock().last_command = Some((Term::new(1), second * 5));
+        assert_eq!([5, 6, 7].map(is_requested), [false, false, true]);
+    }
+
+    #[test]
+    fn a_command_carries_the_clock_if_that_is_behind_its_timestamp() {
+        let (clock, mut pending) = (Clock::manual(), PendingWrites::default());
+        let mut carried = |clock: &Clock, applied| {
+            let command = pending.stamp(CommandKind::Tick, Term::new(1), clock, applied);
+            (command.time, command.clock)
+        };
+        let start = clock.wall();
+        assert_eq!(carried(&clock, Micros::ZERO), (start.truncate_to_millis(), None));
+        let ahead = start.plus(Duration::from_secs(1_000)).truncate_to_millis();
+        assert_eq!(carried(&clock, ahead), (ahead, Some(start)), "the clock of an earlier leader was ahead");
+        clock.set_wall(ahead.plus(Duration::from_secs(1)));
+        assert_eq!(carried(&clock, ahead), (ahead.plus(Duration::from_secs(1)), None));
+        clock.set_wall(start);
+        assert_eq!(carried(&clock, ahead), (ahead.plus(Duration::from_secs(1)), Some(start)));
     }
 }

@@ -157,7 +157,8 @@ impl History {
                 ["tablets"] => out.extend(self.state.tablets.values().map(show_tablet)),
                 ["divide", tablets @ .., child] => out.extend(self.divide(tablets, child)),
                 _ => {
-                    let command = Command { time: self.time, elapsed: None, kind: parse(&self.state, line) };
+                    let command =
+                        Command { time: self.time, elapsed: None, clock: None, kind: parse(&self.state, line) };
                     let mut applier = Applier::new(&mut self.state, &self.stored);
                     applier.resume(std::mem::take(&mut edits));
                     if needs_written_edits(&command.kind) {
@@ -183,7 +184,7 @@ impl History {
             let step = seconds.min(60);
             seconds -= step;
             self.time = self.time.plus(Duration::from_millis(u64::try_from(step * 1000).unwrap()));
-            let command = Command { time: self.time, elapsed: None, kind: CommandKind::Tick };
+            let command = Command { time: self.time, elapsed: None, clock: None, kind: CommandKind::Tick };
             Applier::new(&mut self.state, &self.stored).apply(command).unwrap();
         }
     }
@@ -445,7 +446,7 @@ fn a_state_survives_save_and_load() {
 fn heavy(state: &GroupState, row: u64) -> Command {
     let mut write = parse_write(state, &format!("s1.{row}/{row}"), &row.to_string(), "token tokentoken");
     write.result = Some(Bytes::from(vec![0; 1 << 20]));
-    Command { time: Micros::ZERO, elapsed: None, kind: CommandKind::Write(vec![write]) }
+    Command { time: Micros::ZERO, elapsed: None, clock: None, kind: CommandKind::Write(vec![write]) }
 }
 
 /// The clock of a leader that is a year ahead removes no cell of a family with a maximum age.
@@ -456,7 +457,7 @@ fn a_jump_of_the_log_s_time_does_not_age_cells() {
     let gc = Some(GcRule::MaxAge(day));
     let aged = TableSchema { families: vec![Family { gc, ..family("f") }], ..schema(2, &[]) };
     let mut apply = |time, elapsed, kind| {
-        Applier::new(&mut history.state, &history.stored).apply(Command { time, elapsed, kind }).unwrap();
+        Applier::new(&mut history.state, &history.stored).apply(Command { time, elapsed, clock: None, kind }).unwrap();
         let floor = history.state.canonical().tables[&TABLE].floors.get(&family_id("f")).copied();
         (history.state.time, floor.unwrap_or_default().plus(day))
     };
@@ -490,11 +491,13 @@ fn tokens_are_refused_rather_than_forgotten() {
     assert!(applier.state().tokens.size_bytes() <= TOKENS_BYTES_MAX);
     let light = parse(&before, "write s1.100/100 other token tokentoken");
     assert_eq!(
-        applier.apply(Command { time: Micros::ZERO, elapsed: None, kind: light }).unwrap(),
+        applier.apply(Command { time: Micros::ZERO, elapsed: None, clock: None, kind: light }).unwrap(),
         Reply::Write(vec![RowReply::Applied])
     );
     let again = parse(&before, "write s2.1/1 1 token tokentoken");
-    let Reply::Write(known) = applier.apply(Command { time: Micros::ZERO, elapsed: None, kind: again }).unwrap() else {
+    let Reply::Write(known) =
+        applier.apply(Command { time: Micros::ZERO, elapsed: None, clock: None, kind: again }).unwrap()
+    else {
         panic!()
     };
     assert!(matches!(known[..], [RowReply::Duplicate(Some(_))]), "the first of all is still known");
@@ -618,6 +621,7 @@ fn a_division_divides_the_tokens() {
     let stored = Stored::default();
     let again = parse(&child, "write s2.1/1 x set f:q@1=v; token tokentoken");
     let mut applier = Applier::new(&mut child, &stored);
-    let reply = applier.apply(Command { time: Micros::from_millis(2000), elapsed: None, kind: again }).unwrap();
+    let reply =
+        applier.apply(Command { time: Micros::from_millis(2000), elapsed: None, clock: None, kind: again }).unwrap();
     assert_eq!(show_reply(&reply), ["duplicate answer"]);
 }

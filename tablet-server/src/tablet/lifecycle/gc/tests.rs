@@ -110,7 +110,7 @@ impl Replica {
     }
 
     fn apply(&self, index: u64, time: i64, kind: CommandKind) {
-        let command = Command { time: Micros::new(time), elapsed: None, kind };
+        let command = Command { time: Micros::new(time), elapsed: None, clock: None, kind };
         let id = LogId { term: Term::new(1), index: LogIndex::new(index) };
         let entry = CommittedEntry { id, payload: Payload::Command(command::encode(&command)) };
         self.state_machine.apply(&[entry]).unwrap();

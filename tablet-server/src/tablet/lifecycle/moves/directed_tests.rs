@@ -199,7 +199,7 @@ fn times_are_compared_before_the_tablet_departs() {
     let hour = Duration::from_secs(3600);
     let advance = |group: &mut Group| {
         let later = group.state.time.plus(hour);
-        group.state.advance_time(later, Some(hour));
+        group.state.advance_time(later, Some(hour), None);
     };
     let mut world = copied();
     advance(&mut world.source);

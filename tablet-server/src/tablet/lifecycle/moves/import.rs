@@ -230,7 +230,7 @@ mod tests {
     fn advance(state: &mut GroupState, day: u64) {
         let at = Micros::ZERO.plus(DAY * u32::try_from(1_000 + day).unwrap());
         let passed = (state.time > Micros::ZERO).then(|| at.since(state.time));
-        state.advance_time(at, passed);
+        state.advance_time(at, passed, None);
     }
 
     /// A rule is loosened from one day to thirty on day 1, and a tablet moves on day 21.

@@ -88,7 +88,7 @@ impl Group {
     fn apply(&mut self, kind: CommandKind) -> Reply {
         let time = Micros::new(self.state.time.get() + 1);
         let mut applier = Applier::new(&mut self.state, &self.cells);
-        let reply = applier.apply(Command { time, elapsed: None, kind }).unwrap();
+        let reply = applier.apply(Command { time, elapsed: None, clock: None, kind }).unwrap();
         let edits = applier.take_edits();
         let meta: Vec<MetaEdit> = self.state.take_edits();
         self.changes.note(&edits, &meta);

@@ -59,7 +59,7 @@ impl Group {
     fn apply(&mut self, kind: CommandKind) -> Reply {
         let time = Micros::new(self.state.time.get() + 1);
         let mut applier = Applier::new(&mut self.state, &self.cells);
-        let reply = applier.apply(Command { time, elapsed: None, kind }).unwrap();
+        let reply = applier.apply(Command { time, elapsed: None, clock: None, kind }).unwrap();
         let edits = applier.take_edits();
         let mut cells = self.cells.0.lock();
         for edit in edits {
@@ -524,7 +524,7 @@ fn a_tablet_moves_only_between_groups_that_have_dropped_the_same_rows() {
 #[test]
 fn sessions_keep_their_idle_time() {
     let mut target = Group::new(11);
-    target.state.advance_time(Micros::new(3_600_000_000), None);
+    target.state.advance_time(Micros::new(3_600_000_000), None, None);
     let window = ebla_model::session::SessionWindow::default();
     let imported = ImportedSession { session: SessionId::new(4), window, idle: Duration::from_secs(60) };
     let now = target.state.session_time();
@@ -540,12 +540,12 @@ fn sessions_beyond_the_bound_of_the_target_are_refused() {
     // The target has 9,999 sessions, last used in second 1, and receives more in second `now`.
     let import = |now: i64, sessions: &[u128]| {
         let mut target = Group::new(11);
-        target.state.advance_time(second(1), None);
+        target.state.advance_time(second(1), None, None);
         for session in 1..10_000 {
             target.state.session(SessionId::new(session)).advance(Sequence::new(1), second(1));
         }
-        target.state.advance_time(second(901), Some(Duration::from_secs(900)));
-        target.state.advance_time(second(now), Some(second(now).since(second(901))));
+        target.state.advance_time(second(901), Some(Duration::from_secs(900)), None);
+        target.state.advance_time(second(now), Some(second(now).since(second(901))), None);
         assert_eq!(target.state.sessions.len(), 9_999, "expired ones are still stored");
         let arrival = Arrival {
             generation: id.generation,
@@ -589,13 +589,13 @@ fn sessions_beyond_the_bound_of_the_target_are_refused() {
 fn a_token_keeps_its_time_in_the_target() {
     let at = |second: i64| Micros::from_millis(second * 1000);
     let mut target = Group::new(4);
-    target.state.advance_time(at(1), None);
-    target.state.advance_time(at(1_000_000), None);
+    target.state.advance_time(at(1), None, None);
+    target.state.advance_time(at(1_000_000), None, None);
     let key = write(3).token.unwrap().key(&stored_row(TABLE, &write(3).row));
     target.state.import_token(&ImportedToken { key: key.clone(), remaining: Duration::from_secs(60), result: None });
     let check = |state: &GroupState| state.tokens.check(&key, None, state.times());
-    target.state.advance_time(at(1_000_060), None);
+    target.state.advance_time(at(1_000_060), None, None);
     assert_eq!(check(&target.state), ebla_model::idempotency::TokenCheck::Duplicate(None));
-    target.state.advance_time(at(1_000_061), None);
+    target.state.advance_time(at(1_000_061), None, None);
     assert_eq!(check(&target.state), ebla_model::idempotency::TokenCheck::New);
 }

@@ -60,14 +60,14 @@ fn group(id: u64) -> GroupState {
 /// A group with a tablet of rows that begin with `a`, in use at 10,000 s.
 fn source() -> GroupState {
     let mut source = group(10);
-    source.advance_time(at(10_000), None);
+    source.advance_time(at(10_000), None, None);
     source.add_tablet(schema(), TABLET, KeyRange::prefix(b"a"));
     source
 }
 
 /// The source's tablet arrives in `target` at `now`, by the clock of the target's leader.
 fn begin(source: &GroupState, target: &mut GroupState, now: Micros) -> ImportStatus {
-    target.advance_time(now, None);
+    target.advance_time(now, None, None);
     let start = ImportStart {
         source: source.descriptor.group,
         ticket: target.applied.index,
@@ -106,9 +106,9 @@ fn a_new_group_whose_first_leader_is_ahead_ages_no_cells_that_arrive() {
 #[test]
 fn a_group_that_became_empty_is_as_a_new_one() {
     let (source, mut target) = (source(), group(11));
-    target.advance_time(at(10_000 + AHEAD), None);
+    target.advance_time(at(10_000 + AHEAD), None, None);
     target.add_tablet(schema(), TabletId::new(8), KeyRange::prefix(b"b"));
-    target.advance_time(at(10_000 + AHEAD + 120), Some(std::time::Duration::from_secs(120)));
+    target.advance_time(at(10_000 + AHEAD + 120), Some(std::time::Duration::from_secs(120)), None);
     assert!(floor(&target) > floor(&source));
     target.remove_tablets(&[TabletId::new(8)]);
     // The ticket of the move is later.
@@ -123,7 +123,7 @@ fn a_group_with_tablets_takes_none_from_a_group_with_another_time() {
     let source = source();
     let with_tablet = |first: Micros| {
         let mut target = group(11);
-        target.advance_time(first, None);
+        target.advance_time(first, None, None);
         target.add_tablet(schema(), TabletId::new(8), KeyRange::prefix(b"b"));
         target
     };
@@ -135,7 +135,7 @@ fn a_group_with_tablets_takes_none_from_a_group_with_another_time() {
     assert_eq!(present.gc_time, at(10_000), "no dead cell comes back");
     // The other direction: the cells of the target would become too old.
     let mut wrong = group(12);
-    wrong.advance_time(at(10_000 + AHEAD), None);
+    wrong.advance_time(at(10_000 + AHEAD), None, None);
     wrong.add_tablet(schema(), TABLET, KeyRange::prefix(b"a"));
     let mut target = with_tablet(at(10_000));
     assert!(refused(begin(&wrong, &mut target, at(10_000))));
