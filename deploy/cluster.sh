@@ -312,6 +312,16 @@ start() {
   tell
 }
 
+# Drains the tablet server at this address. On a busy machine no server may answer for a moment (code 6): then they are asked again.
+drain() {
+  local attempt
+  for attempt in 1 2 3 4 5; do
+    operator ebla server drain -o json "$1" && return
+    [ "$?" = 6 ] && [ "$attempt" -lt 5 ] || return 1
+    sleep 2
+  done
+}
+
 # Removes the tablet servers above the wanted number, the last one first. A server is drained before its container stops, so that reads
 # and writes go on and no replica is missing.
 shrink() {
@@ -321,7 +331,7 @@ shrink() {
     number=${container##*-}
     [ "$number" -gt "$SERVERS" ] || continue
     echo "draining tablet-server-$number"
-    reply=$(operator ebla server drain -o json "tablet-server-$number:8086")
+    reply=$(drain "tablet-server-$number:8086")
     server=$(grep -o '"server": *[0-9]*' <<<"$reply" | grep -o '[0-9]*$')
     docker stop --time 60 "$container" >/dev/null
     operator timeout 60 sh -c "until ebla server remove $server; do sleep 1; done"
