@@ -156,6 +156,8 @@ pub(crate) struct SimCluster {
     /// Whether a client checks a maximum age.
     pub(crate) ages: bool,
     pub(crate) leaps: bool,
+    /// The two servers that `beside` wants to be down, until they are.
+    pub(crate) outage: Mutex<Option<[usize; 2]>>,
     /// Client hosts that count.
     pub(crate) counters: u64,
     pub(crate) failure_timeouts: FailureTimeouts,
@@ -258,6 +260,7 @@ impl SimCluster {
             value_bytes: plan.value_bytes,
             ages: plan.ages,
             leaps: plan.leaps,
+            outage: Mutex::default(),
             counters: plan.counters,
             failure_timeouts: plan.failure_timeouts,
             balance: plan.balance,

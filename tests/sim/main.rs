@@ -13,7 +13,7 @@
 //!   tenant    a client that creates, changes and deletes tables
 //!   drains    an operator who drains servers
 //!   divisions divisions of groups, and answers that are lost around them
-//!   quiet     a table of many groups, most of which get no request while faults occur
+//!   quiet     a table of many groups, most of which get no request while faults occur;   beside   groups without a majority beside healthy ones
 //!   sums      clients that count, with and without idempotency tokens;   drops   a client that drops ranges of rows
 //!   ages      a client of a family with a maximum age
 //!   steps     crashes exactly after a step of a move, a change of replicas, a transfer, a split, a merge or a division
@@ -34,6 +34,7 @@
 )]
 
 mod ages;
+mod beside;
 mod catalogue;
 mod chubby;
 mod clocks;

@@ -11,6 +11,7 @@ use ebla_tests::faults::rates::Recurring;
 use ebla_tests::faults::view::View;
 use turmoil::Sim;
 
+use crate::beside;
 use crate::cluster::SimCluster;
 use crate::effects::{Effects, Severity};
 use crate::rates::FaultRates;
@@ -58,6 +59,9 @@ impl Nemesis {
             self.driver.plan(now, fault);
         }
         if let Some(fault) = cluster.rollout.as_ref().and_then(|rollout| rollout.due(cluster, now)) {
+            self.driver.plan(now, fault);
+        }
+        for fault in beside::due(cluster) {
             self.driver.plan(now, fault);
         }
         if let Some(fault) = self.transfer_cuts.as_mut().and_then(|cuts| cuts.due(now, sim, cluster)) {

@@ -18,6 +18,10 @@ pub(crate) const CLIENTS: &str = "clients";
 /// The groups of the plan `many-groups`. Each costs processor time until the end of the run: heartbeats, and a store that is opened again
 /// after each crash.
 const MANY_GROUPS: usize = 40;
+/// Those of the plan `hundreds`, which takes minutes.
+const HUNDREDS: usize = 200;
+/// Those of the plan `beside`.
+const BESIDE_GROUPS: usize = 12;
 
 /// Parameters of a run.
 #[derive(Clone, Debug)]
@@ -61,6 +65,8 @@ pub(crate) struct Plan {
     /// Whether a client checks when the cells of a family with a maximum age are removed. Not with wall clocks that jump again and again:
     /// cells age twice as fast while the clock of their leader is ahead.
     pub(crate) ages: bool,
+    /// Whether two servers of four are down at the same time, so that some groups have no majority beside healthy ones.
+    pub(crate) beside: bool,
     /// Whether the wall clocks of all servers are ahead by an hour for a second, once.
     pub(crate) leaps: bool,
     /// Whether commit logs are so small that they are purged. The engine's files in a snapshot differ from run to run, and with them
@@ -155,6 +161,7 @@ impl Plan {
             large_values: false,
             ages,
             leaps: false,
+            beside: false,
             purges_logs: seed % 4 == 3,
             failure_timeouts,
             balance,
@@ -336,6 +343,12 @@ impl Plan {
                 let plan = Self { fault_rates: FaultRates::many_groups(), splits: Vec::new(), clients: 2, ..plan };
                 Self { groups: Some(MANY_GROUPS), moves: Some(Duration::from_secs(3)), ..plan }
             }
+            "hundreds" => Self { groups: Some(HUNDREDS), ..Self::named("many-groups", seed) },
+            "beside" => {
+                let (fault_rates, load) = (FaultRates::calm(), Duration::from_secs(30));
+                let plan = Self { fault_rates, load, splits: Vec::new(), servers: 4, clients: 1, ..plan };
+                Self { groups: Some(BESIDE_GROUPS), beside: true, ..plan }
+            }
             "large-values" => {
                 let (fault_rates, load) = (FaultRates::large_values(), Duration::from_secs(30));
                 let plan = Self { fault_rates, load, splits: Vec::new(), clients: 1, ..plan };
@@ -391,7 +404,7 @@ impl Plan {
 
     /// The number of clients that drain.
     pub(crate) fn drained(&self) -> u64 {
-        let others = [self.drops, self.names, self.ages, self.large_values];
+        let others = [self.drops, self.names, self.ages, self.large_values, self.beside];
         self.clients + self.counters + others.map(u64::from).iter().sum::<u64>()
     }
 

@@ -75,7 +75,7 @@ pub(crate) async fn prove(cluster: &SimCluster, runtime: &Runtime, groups: usize
     wrong
 }
 
-fn table_name() -> TableName {
+pub(crate) fn table_name() -> TableName {
     TableName::from_parts("sim", "sim", "quiet").unwrap()
 }
 
@@ -88,6 +88,21 @@ fn tablet_start(tablet: usize) -> String {
     format!("{tablet:04}/")
 }
 
+/// A row that a tablet has from the beginning.
+pub(crate) fn first_row(tablet: usize) -> String {
+    format!("{}{}", tablet_start(tablet), BEFORE_DIVISIONS.start)
+}
+
+/// Writes the value of this row.
+pub(crate) fn value_of(row: &str) -> Mutation {
+    Mutation::SetCell {
+        family: "v".to_owned(),
+        qualifier: Bytes::from_static(b"q"),
+        timestamp: WriteTime::Server,
+        value: Bytes::copy_from_slice(row.as_bytes()),
+    }
+}
+
 /// These rows of all tablets; the value of each is its name.
 fn rows(groups: usize, numbers: Range<u64>) -> BTreeSet<String> {
     let of_tablet = |tablet| numbers.clone().map(move |number| format!("{}{number}", tablet_start(tablet)));
@@ -96,15 +111,7 @@ fn rows(groups: usize, numbers: Range<u64>) -> BTreeSet<String> {
 
 /// Writes these rows of all tablets; repeats it until all are acknowledged.
 async fn write(cluster: &SimCluster, runtime: &Runtime, groups: usize, numbers: Range<u64>) {
-    let entry = |row: String| {
-        let cell = Mutation::SetCell {
-            family: "v".to_owned(),
-            qualifier: Bytes::from_static(b"q"),
-            timestamp: WriteTime::Server,
-            value: Bytes::from(row.clone()),
-        };
-        (key(&row), vec![cell])
-    };
+    let entry = |row: String| (key(&row), vec![value_of(&row)]);
     let entries: Vec<_> = rows(groups, numbers).into_iter().map(entry).collect();
     loop {
         match any_table(cluster, runtime).with_timeout(CALL).mutate_rows(&entries).await {

@@ -19,7 +19,7 @@ use crate::nemesis::Nemesis;
 use crate::plan::{CLIENTS, Plan};
 use crate::replicas;
 use crate::trace::Trace;
-use crate::{ages, clocks, drains, drops, large, lost, restored, rot, slow, steps, sums, tenant, versions};
+use crate::{ages, beside, clocks, drains, drops, large, lost, restored, rot, slow, steps, sums, tenant, versions};
 
 /// Result of a run.
 pub(crate) struct Outcome {
@@ -213,6 +213,9 @@ async fn clients(cluster: Arc<SimCluster>, plan: Plan) -> turmoil::Result {
     }
     if plan.ages {
         running.push(spawn_local(ages::client(shared())));
+    }
+    if plan.beside {
+        running.push(spawn_local(beside::client(shared())));
     }
     if plan.large_values {
         running.push(spawn_local(large::client(shared())));

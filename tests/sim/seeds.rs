@@ -27,7 +27,7 @@ pub(crate) enum Choice {
 }
 
 /// Plans that no seed draws and no planted fault needs, with the seeds of each that are run before the others.
-const NAMED_PLANS: [(&str, Range<u64>); 2] = [("many-groups", 1..3), ("large-values", 1..3)];
+const NAMED_PLANS: [(&str, Range<u64>); 3] = [("many-groups", 1..3), ("large-values", 1..3), ("beside", 1..3)];
 
 /// Checks that seeds are deterministic, then runs as many seeds as possible in the time; returns whether all passed.
 pub(crate) fn all(choice: Choice) -> bool {
