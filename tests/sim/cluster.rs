@@ -155,6 +155,7 @@ pub(crate) struct SimCluster {
     pub(crate) value_bytes: usize,
     /// Whether a client checks a maximum age.
     pub(crate) ages: bool,
+    /// See [`Plan::leaps`].
     pub(crate) leaps: bool,
     /// The two servers that `beside` wants to be down, until they are.
     pub(crate) outage: Mutex<Option<[usize; 2]>>,

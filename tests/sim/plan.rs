@@ -18,7 +18,7 @@ pub(crate) const CLIENTS: &str = "clients";
 /// The groups of the plan `many-groups`. Each costs processor time until the end of the run: heartbeats, and a store that is opened again
 /// after each crash.
 const MANY_GROUPS: usize = 40;
-/// Those of the plan `hundreds`, which takes minutes.
+/// Those of the plan `hundreds`, which takes more than a minute.
 const HUNDREDS: usize = 200;
 /// Those of the plan `beside`.
 const BESIDE_GROUPS: usize = 12;

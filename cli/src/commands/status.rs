@@ -128,7 +128,7 @@ fn render(snapshot: &ClusterSnapshot, verdict: &Verdict, security: ClusterSecuri
     format!("{verdict}\n\n{}\n\n{}", facts.join("   "), table.render())
 }
 
-/// When the scrubbers of the servers that respond had read everything, the last one of them, their rate, and what they and reads have found.
+/// How long ago the last of the servers that respond had read all its stores, at what rate they read, and the damage that was found, also by reads.
 fn scrubbed(snapshot: &ClusterSnapshot) -> Option<String> {
     let scrubs: Vec<_> = snapshot.servers.iter().filter(|one| one.is_reachable).map(|one| one.scrub).collect();
     let rate = scrubs.iter().map(|scrub| scrub.bytes_per_second).max()?;
