@@ -12,6 +12,7 @@
 //!     tasks            a tree of named tasks with an owner that stops and joins them
 //!   blocking           bounded thread pools for calls that wait for a disk
 //!   call_stream        small calls as messages of one gRPC stream
+//!   call_timeout       the timeout that a caller gives its call
 //!   members_only       who may call the services between the parts of a cluster
 //!   tls                certificates from files, handshakes, and the role of the other end
 //!   peer               which connections are those of other servers
@@ -33,6 +34,7 @@
 
 pub mod blocking;
 pub mod call_stream;
+pub mod call_timeout;
 pub mod clock;
 mod connection_limit;
 pub mod failpoint;

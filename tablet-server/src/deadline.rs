@@ -7,7 +7,7 @@
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use ebla_runtime::Clock;
+use ebla_runtime::{Clock, call_timeout};
 use tonic::codegen::{Service, http};
 use tonic::metadata::MetadataMap;
 use tonic::server::NamedService;
@@ -80,13 +80,13 @@ pub(crate) fn public_time_left<T>(request: &Request<T>, default: Duration) -> Du
 
 /// What is left of the timeout of a public call whose headers have been read.
 pub(crate) fn time_left_at_arrival<B>(request: &http::Request<B>) -> Duration {
-    public(requested(request.headers()), CALL_TIMEOUT).saturating_sub(since_arrival(request.extensions()))
+    public(call_timeout::requested(request.headers()), CALL_TIMEOUT).saturating_sub(since_arrival(request.extensions()))
 }
 
 /// The timeout of an internal call: the caller's `grpc-timeout` (digits and a unit), or the default.
 #[must_use]
 pub fn timeout(metadata: &MetadataMap) -> Duration {
-    requested(metadata.as_ref()).unwrap_or(CALL_TIMEOUT).min(TIMEOUT_MAX)
+    call_timeout::requested(metadata.as_ref()).unwrap_or(CALL_TIMEOUT).min(TIMEOUT_MAX)
 }
 
 /// The timeout of a public call; `default` if its caller gives none.
@@ -95,7 +95,7 @@ pub fn timeout(metadata: &MetadataMap) -> Duration {
 /// parsed is ignored: refusing the call would not help the caller.
 #[must_use]
 pub fn public_timeout(metadata: &MetadataMap, default: Duration) -> Duration {
-    public(requested(metadata.as_ref()), default)
+    public(call_timeout::requested(metadata.as_ref()), default)
 }
 
 fn public(requested: Option<Duration>, default: Duration) -> Duration {
@@ -103,51 +103,9 @@ fn public(requested: Option<Duration>, default: Duration) -> Duration {
     requested.map(with_margin).unwrap_or(default).min(TIMEOUT_MAX)
 }
 
-/// The value of `grpc-timeout`; `None` when it is absent or invalid.
-fn requested(headers: &http::HeaderMap) -> Option<Duration> {
-    parse_timeout(headers.get("grpc-timeout")?.to_str().ok()?)
-}
-
-/// Up to eight digits and a unit.
-fn parse_timeout(text: &str) -> Option<Duration> {
-    let unit_at = text.len().checked_sub(1).filter(|digits| (1..=8).contains(digits))?;
-    let (digits, unit) = text.split_at_checked(unit_at)?;
-    if !digits.bytes().all(|digit| digit.is_ascii_digit()) {
-        return None;
-    }
-    let count: u64 = digits.parse().ok()?;
-    Some(match unit {
-        "H" => Duration::from_secs(count * 3600),
-        "M" => Duration::from_secs(count * 60),
-        "S" => Duration::from_secs(count),
-        "m" => Duration::from_millis(count),
-        "u" => Duration::from_micros(count),
-        "n" => Duration::from_nanos(count),
-        _ => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn timeouts_have_digits_and_a_unit() {
-        let legal = [
-            ("2H", Duration::from_secs(7200)),
-            ("3M", Duration::from_secs(180)),
-            ("20S", Duration::from_secs(20)),
-            ("1500m", Duration::from_millis(1500)),
-            ("99999999u", Duration::from_micros(99_999_999)),
-            ("5n", Duration::from_nanos(5)),
-        ];
-        for (text, expected) in legal {
-            assert_eq!(parse_timeout(text), Some(expected), "{text}");
-        }
-        for text in ["", "S", "20", "20s", "-1S", "+1S", "999999999S", "1 S", "1é"] {
-            assert_eq!(parse_timeout(text), None, "{text}");
-        }
-    }
 
     #[test]
     fn units_are_read_and_invalid_values_give_the_default() {

@@ -4,9 +4,11 @@ mod connections;
 mod tls;
 
 use std::convert::Infallible;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -125,18 +127,13 @@ async fn call(mut channel: Channel, method: &str) -> String {
 /// The first frame that the server sends (RFC 9113, section 6.5) to a client that begins with these bytes, then with HTTP/2: its limit of
 /// concurrent streams. Each piece is written alone.
 async fn streams_max(mut connection: Connection, pieces: &[&[u8]]) -> Option<u32> {
-    const SETTINGS: u8 = 4;
     const MAX_CONCURRENT_STREAMS: u16 = 3;
-    let http2: [&[u8]; 2] = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[0, 0, 0, SETTINGS, 0, 0, 0, 0, 0]];
-    for piece in pieces.iter().chain(&http2) {
+    for piece in pieces {
         connection.write_all(piece).await.unwrap();
     }
-    let mut header = [0; 9];
-    timely(connection.read_exact(&mut header)).await.unwrap();
-    let [high, middle, low, kind, ..] = header;
+    begin_http2(&mut connection).await;
+    let Frame { kind, payload, .. } = next_frame(&mut connection).await;
     assert_eq!(kind, SETTINGS);
-    let mut payload = vec![0; usize::try_from(u32::from_be_bytes([0, high, middle, low])).unwrap()];
-    timely(connection.read_exact(&mut payload)).await.unwrap();
     let mut settings = payload.chunks_exact(6).map(|setting| {
         let [first, second, value @ ..] = <[u8; 6]>::try_from(setting).unwrap();
         (u16::from_be_bytes([first, second]), u32::from_be_bytes(value))
@@ -167,20 +164,95 @@ async fn a_channel_has_as_many_calls_in_progress_as_its_origin_allows() {
     fixture.tasks.stop(Duration::ZERO).await;
 }
 
+/// Refuses the calls of `test.Held/Shed`.
+fn shed() -> LoadShed {
+    LoadShed::new(|connection, path| {
+        let is_refused = connection.peer.is_some() && path == "/test.Held/Shed";
+        is_refused.then(|| http::HeaderMap::from_iter([("grpc-status".parse().unwrap(), "14".parse().unwrap())]))
+    })
+}
+
 #[tokio::test]
 async fn a_call_that_is_shed_does_not_reach_its_service() {
-    let load_shed = LoadShed::new(|request| {
-        let connection = request.extensions().get::<ConnectionInfo>().expect("each call has its connection");
-        let is_refused = connection.peer.is_some() && request.uri().path() == "/test.Held/Shed";
-        is_refused.then(|| http::Response::builder().header("grpc-status", "14").body(Body::empty()).unwrap())
-    });
-    let fixture = Fixture::start(ServeOptions { load_shed, ..ServeOptions::default() }).await;
+    let fixture = Fixture::start(ServeOptions { load_shed: shed(), ..ServeOptions::default() }).await;
     let unavailable = "14";
     assert_eq!(call(fixture.foreign_client().await, "test.Held/Shed").await, unavailable);
     assert_eq!(fixture.held.arrived.available_permits(), 0);
     fixture.held.released.add_permits(1);
     assert_eq!(call(fixture.foreign_client().await, "test.Held/Any").await, "0");
     fixture.tasks.stop(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn calls_that_are_shed_beside_others_are_all_answered_on_their_connection() {
+    let fixture = Fixture::start(ServeOptions { load_shed: shed(), ..ServeOptions::default() }).await;
+    let channel = fixture.foreign_client().await;
+    let mut shed = JoinSet::new();
+    let mut admitted = JoinSet::new();
+    for _ in 0..300 {
+        shed.spawn(call(channel.clone(), "test.Held/Shed"));
+        shed.spawn(call(channel.clone(), "test.Held/Shed"));
+        admitted.spawn(call(channel.clone(), "test.Held/Any"));
+    }
+    assert!(timely(shed.join_all()).await.iter().all(|status| status == "14"));
+    timely(fixture.held.arrived.acquire_many(300)).await.unwrap().forget();
+    fixture.held.released.add_permits(300);
+    assert!(timely(admitted.join_all()).await.iter().all(|status| status == "0"));
+    fixture.tasks.stop(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn messages_that_come_after_their_calls_were_shed_do_not_close_the_connection() {
+    let fixture = Fixture::start(ServeOptions { load_shed: shed(), ..ServeOptions::default() }).await;
+    let mut connection = fixture.connect().await;
+    begin_http2(&mut connection).await;
+    for call in 0..1_500 {
+        let stream = 2 * call + 1;
+        connection.write_all(&frame(HEADERS, 4, stream, &call_headers("/test.Held/Shed"))).await.unwrap();
+        loop {
+            let frame = next_frame(&mut connection).await;
+            assert_ne!(frame.kind, GOAWAY, "call {call}: {}", frame.payload.escape_ascii());
+            if frame.kind == HEADERS {
+                assert_eq!(frame.stream, stream);
+                break;
+            }
+        }
+        connection.write_all(&frame(DATA, 1, stream, b"late")).await.unwrap();
+    }
+    fixture.tasks.stop(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn a_call_ends_with_the_timeout_of_its_caller() {
+    const END_STREAM: u8 = 1;
+    let fixture = Fixture::start(ServeOptions::default()).await;
+    let mut connection = fixture.connect().await;
+    // Not a client of tonic, which ends the call itself.
+    let timeout = [&[0, 12][..], b"grpc-timeout", &[4], b"200m"].concat();
+    begin_http2(&mut connection).await;
+    connection.write_all(&frame(HEADERS, 4, 1, &[call_headers("/test.Held/Any"), timeout].concat())).await.unwrap();
+    let response = loop {
+        let frame = next_frame(&mut connection).await;
+        if frame.kind == HEADERS {
+            break frame;
+        }
+    };
+    assert_eq!((response.stream, response.flags & END_STREAM), (1, END_STREAM));
+    assert_eq!(fixture.held.in_progress.in_use(), 0, "the call does not go on");
+    fixture.tasks.stop(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn a_stopped_server_completes_the_calls_that_it_has_begun() {
+    let fixture = Fixture::start(ServeOptions::default()).await;
+    let begun = call(fixture.foreign_client().await, "test.Held/Any");
+    let stop = async {
+        timely(fixture.held.arrived.acquire()).await.unwrap().forget();
+        let release = async { fixture.held.released.add_permits(1) };
+        futures::future::join(fixture.tasks.stop(Duration::from_secs(50)), release).await;
+    };
+    let (status, ()) = timely(futures::future::join(begun, stop)).await;
+    assert_eq!(status, "0");
 }
 
 #[tokio::test]
@@ -203,7 +275,43 @@ async fn clients_without_the_preamble_are_served_beside_silent_and_broken_connec
     fixture.tasks.stop(Duration::ZERO).await;
 }
 
-/// A frame (RFC 9113, section 4.1).
+/// Sorts of frames (RFC 9113, section 6).
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+
+/// The preface of a client, with settings that say nothing.
+async fn begin_http2(connection: &mut Connection) {
+    let preface = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(SETTINGS, 0, 0, &[])].concat();
+    connection.write_all(&preface).await.unwrap();
+}
+
+/// POST and http of HPACK's static table (RFC 7541), and a path that is not entered in the dynamic one.
+fn call_headers(path: &str) -> Vec<u8> {
+    [&[0x83, 0x86, 0x04, u8::try_from(path.len()).unwrap()], path.as_bytes()].concat()
+}
+
+/// A frame that was received (RFC 9113, section 4.1).
+struct Frame {
+    kind: u8,
+    flags: u8,
+    stream: u32,
+    payload: Vec<u8>,
+}
+
+async fn next_frame(connection: &mut Connection) -> Frame {
+    let mut header = [0; 9];
+    timely(connection.read_exact(&mut header)).await.unwrap();
+    let [high, middle, low, kind, flags, stream @ ..] = header;
+    let mut payload = vec![0; usize::try_from(u32::from_be_bytes([0, high, middle, low])).unwrap()];
+    timely(connection.read_exact(&mut payload)).await.unwrap();
+    Frame { kind, flags, stream: u32::from_be_bytes(stream), payload }
+}
+
+/// The bytes of a frame.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let [_, length @ ..] = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
@@ -211,25 +319,21 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 #[tokio::test]
 async fn calls_that_are_cancelled_together_do_not_close_their_connection() {
-    let [headers, rst_stream, settings, ping, goaway] = [1, 3, 4, 6, 7];
     let fixture = Fixture::start(ServeOptions::default()).await;
     let mut connection = fixture.connect().await;
-    let mut bytes = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(settings, 0, 0, &[])].concat();
+    begin_http2(&mut connection).await;
+    let mut bytes = Vec::new();
     for call in 0..PUBLIC_STREAMS_MAX {
         // POST, http, / of HPACK's static table; then the reset, with CANCEL.
-        bytes.extend(frame(headers, 4, 2 * call + 1, &[0x83, 0x86, 0x84]));
-        bytes.extend(frame(rst_stream, 0, 2 * call + 1, &[0, 0, 0, 8]));
+        bytes.extend(frame(HEADERS, 4, 2 * call + 1, &[0x83, 0x86, 0x84]));
+        bytes.extend(frame(RST_STREAM, 0, 2 * call + 1, &[0, 0, 0, 8]));
     }
-    bytes.extend(frame(ping, 0, 0, &[7; 8]));
+    bytes.extend(frame(PING, 0, 0, &[7; 8]));
     connection.write_all(&bytes).await.unwrap();
     loop {
-        let mut header = [0; 9];
-        timely(connection.read_exact(&mut header)).await.unwrap();
-        let [high, middle, low, kind, flags, ..] = header;
-        let mut payload = vec![0; usize::try_from(u32::from_be_bytes([0, high, middle, low])).unwrap()];
-        timely(connection.read_exact(&mut payload)).await.unwrap();
-        assert_ne!(kind, goaway, "{}", payload.escape_ascii());
-        if kind == ping && flags == 1 && payload == [7; 8] {
+        let frame = next_frame(&mut connection).await;
+        assert_ne!(frame.kind, GOAWAY, "{}", frame.payload.escape_ascii());
+        if frame.kind == PING && frame.flags == 1 && frame.payload == [7; 8] {
             break;
         }
     }

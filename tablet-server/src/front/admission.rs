@@ -192,20 +192,24 @@ impl CallAdmission {
     /// passes arrives at the admission, too.
     pub(super) fn load_shed(&self) -> LoadShed {
         let admission = self.clone();
-        LoadShed::new(move |request| {
-            let connection = request.extensions().get::<ConnectionInfo>()?;
-            let method = request.uri().path().strip_prefix('/')?.strip_prefix(DATA_SERVICE)?;
+        LoadShed::new(move |connection, path| {
+            let method = path.strip_prefix('/')?.strip_prefix(DATA_SERVICE)?;
             let connection = ConnectionId(connection.usage.identity());
             let is_refused = method.starts_with('/') && admission.calls.lock().limit.refuses(connection);
             is_refused.then(|| admission.refuse())
         })
     }
 
-    /// Refuses a call that finds no place.
-    fn refuse(&self) -> CallResponse {
+    /// Refuses a call that finds no place; the headers of its response.
+    fn refuse(&self) -> http::HeaderMap {
         self.overloaded.increment();
+        http::HeaderMap::clone(&self.refusal)
+    }
+
+    /// The response to a call that finds no place.
+    fn refused(&self) -> CallResponse {
         let mut response = http::Response::new(Body::empty());
-        response.headers_mut().clone_from(&self.refusal);
+        *response.headers_mut() = self.refuse();
         response
     }
 
@@ -305,7 +309,7 @@ impl Middleware for CallAdmission {
     fn call(&self, service: &mut impl GrpcService, request: CallRequest) -> CallFuture {
         match self.arrive(CallInfo::of(&request)) {
             Arrived::Begun(call) => Box::pin(answer(call, service.call(request))),
-            Arrived::Refused => Box::pin(ready(Ok(self.refuse()))),
+            Arrived::Refused => Box::pin(ready(Ok(self.refused()))),
             Arrived::Waiting(waiting) => {
                 // The one that is ready is called later; its clone is asked again whether it is.
                 let later = service.clone();
@@ -318,7 +322,7 @@ impl Middleware for CallAdmission {
                     drop(waits);
                     match begun {
                         Some(call) => answer(call, service.call(request)).await,
-                        None => Ok(admission.refuse()),
+                        None => Ok(admission.refused()),
                     }
                 })
             }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::connection_limit::ConnectionLimit;
+use crate::serve::preface::PREFACE_TIMEOUT;
 
 /// Whether the server keeps a connection that has sent its preface: it answers with its settings, and does not close it.
 async fn is_served(mut connection: Connection) -> Option<Connection> {

@@ -112,13 +112,11 @@ async fn when_too_many_calls_wait_a_further_one_is_refused_at_once_and_before_al
     assert!(matches!(arrive(&admission, &connection), Arrived::Refused));
     let load_shed = admission.load_shed();
     let refusal = |path: &str, connection: &ResourceCounter| {
-        let mut request = http::Request::post(path);
         let info = ConnectionInfo { usage: connection.clone(), ..ConnectionInfo::default() };
-        request.extensions_mut().unwrap().insert(info);
-        load_shed.refusal(&request.body(tonic::body::Body::empty()).unwrap())
+        load_shed.refusal(&info, path)
     };
     let data = "/google.bigtable.v2.Bigtable/MutateRow";
-    let refused = Status::from_header_map(refusal(data, &connection).unwrap().headers()).unwrap();
+    let refused = Status::from_header_map(&refusal(data, &connection).unwrap()).unwrap();
     assert_eq!(from_status(&refused).0.reason, Reason::Busy, "{refused}");
     assert!(refusal(data, &ResourceCounter::default()).is_none(), "another connection has its share");
     for other in ["/google.bigtable.admin.v2.BigtableTableAdmin/ListTables", "/grpc.health.v1.Health/Check"] {
