@@ -160,12 +160,18 @@ impl Feature {
         }
     }
 
+    /// Whether the feature may be used while the cluster version `active` is active.
+    #[must_use]
+    pub fn is_active(self, active: ClusterVersion) -> bool {
+        active >= self.since()
+    }
+
     /// Checks that it may be used.
     ///
     /// # Errors
     /// `FailedPrecondition` while an earlier version is active.
     pub fn check(self, active: ClusterVersion) -> Result<(), Error> {
-        if active >= self.since() {
+        if self.is_active(active) {
             return Ok(());
         }
         let message = format!(

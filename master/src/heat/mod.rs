@@ -47,7 +47,7 @@ async fn create(master: &ActiveMaster) -> Result<(), Error> {
     let schemas = master.directory().schemas();
     let has_users = schemas.iter().any(|schema| !schema.name.is_system() && schema.state == TableState::Active);
     let is_begun = schemas.iter().any(|schema| schema.name == TableName::heat());
-    if !has_users || is_begun || Feature::KeyHeat.check(master.directory().active_version()).is_err() {
+    if !has_users || is_begun || !Feature::KeyHeat.is_active(master.directory().active_version()) {
         return Ok(());
     }
     master.check_not_behind().await?;

@@ -293,7 +293,7 @@ impl TabletGroup {
     pub(super) fn stamp(&self, kind: CommandKind, term: Term) -> Command {
         let applied = self.state_machine.applied_state().time;
         let command = self.queue.pending.lock().stamp(kind, term, &self.runtime.clock, applied);
-        let is_readable = || Feature::LeaderClocks.check(self.host.active_version()).is_ok();
+        let is_readable = || Feature::LeaderClocks.is_active(self.host.active_version());
         Command { clock: command.clock.filter(|_clock| is_readable()), ..command }
     }
 

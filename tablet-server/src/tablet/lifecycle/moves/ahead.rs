@@ -156,7 +156,7 @@ impl TabletGroup {
         cause: TabletEventCause,
     ) -> Result<Option<AheadCopy>, Failure> {
         let route = Route { id, target, cause };
-        let is_allowed = Feature::CopiesAhead.check(self.host.active_version()).is_ok();
+        let is_allowed = Feature::CopiesAhead.is_active(self.host.active_version());
         if !is_allowed && !Failpoint::CopyAheadUnchecked.is_enabled() {
             let ticket = self.ticket(route).await?;
             self.propose_out(route, ticket, None).await?;
