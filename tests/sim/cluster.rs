@@ -193,8 +193,8 @@ pub(crate) struct SimCluster {
     pub(crate) duels: u32,
     /// The number of groups for tables before the load begins, if there are more than the master creates.
     pub(crate) groups: Option<usize>,
-    /// Whether a client writes large values.
-    pub(crate) large_values: bool,
+    /// The bytes of the largest values of the client that writes large ones; `None`: there is none.
+    pub(crate) value_bytes_max: Option<u64>,
     /// The rows of that client.
     pub(crate) large_rows: Mutex<LargeRows>,
     pub(crate) trace: Mutex<Trace>,
@@ -280,7 +280,7 @@ impl SimCluster {
             loses_answers: plan.loses_answers,
             duels: plan.duels,
             groups: plan.groups,
-            large_values: plan.large_values,
+            value_bytes_max: plan.value_bytes_max,
             large_rows: Mutex::default(),
             trace: Mutex::new(trace),
             history: Mutex::default(),
@@ -392,7 +392,7 @@ pub(crate) async fn tablet_server(cluster: Arc<SimCluster>, number: usize) -> tu
     }
     options.restart = RestartScope::Server;
     options.versions = cluster.next_release(host);
-    let (log_bytes, segment_bytes) = match (cluster.purges_logs, cluster.large_values) {
+    let (log_bytes, segment_bytes) = match (cluster.purges_logs, cluster.value_bytes_max.is_some()) {
         (false, _) => LARGE_LOG,
         (true, false) => SMALL_LOG,
         (true, true) => SMALL_LOG_OF_LARGE_VALUES,

@@ -29,7 +29,7 @@ use crate::time::{self, HostTime};
 const TABLETS: [&str; 3] = ["a", "m", "t"];
 /// The minimum size of a value in bytes.
 const VALUE_BYTES_MIN: u64 = 1 << 20;
-/// The size of most values is below the minimum and this number of bytes more.
+/// The size of most values is below the minimum and this number of bytes more. A quarter of them has up to [`SimCluster::value_bytes_max`].
 const SPAN_BYTES: u64 = 3 << 20;
 /// That of some values is below the minimum and this number more.
 const SMALL_SPAN_BYTES: u64 = 1 << 10;
@@ -109,6 +109,10 @@ pub(crate) async fn prove(cluster: &SimCluster, runtime: &Runtime) -> Vec<String
     tokio::time::timeout(PROVED, proved).await.unwrap_or_else(failed)
 }
 
+fn bytes_max(cluster: &SimCluster) -> u64 {
+    cluster.value_bytes_max.unwrap()
+}
+
 fn table_name() -> TableName {
     TableName::from_parts("sim", "sim", "large").unwrap()
 }
@@ -162,7 +166,8 @@ impl Worker<'_> {
     async fn write(&mut self, table: &Table, rows: &[String]) -> bool {
         let versions: Vec<(String, Token)> = rows.iter().map(|row| (row.clone(), self.next_token())).collect();
         self.announce(&versions);
-        let entries: Vec<_> = versions.iter().map(|(row, version)| (key(row), vec![set(*version)])).collect();
+        let entries: Vec<_> =
+            versions.iter().map(|(row, version)| (key(row), vec![set(*version, bytes_max(self.cluster))])).collect();
         let answer = match entries.as_slice() {
             [(row, mutations)] => table.mutate_row(row, mutations).await.map(|()| vec![true]),
             several => {
@@ -217,20 +222,24 @@ impl Worker<'_> {
     }
 }
 
-fn set(version: Token) -> Mutation {
+fn set(version: Token, bytes_max: u64) -> Mutation {
     Mutation::SetCell {
         family: "v".to_owned(),
         qualifier: Bytes::from_static(b"q"),
         timestamp: WriteTime::Server,
-        value: value(version),
+        value: value(version, bytes_max),
     }
 }
 
 /// The value of a version: the version as text, a space, and bytes that cannot be compressed. Some are as small as possible, because replication
 /// bounds the entries of a frame at the same size.
-fn value(version: Token) -> Bytes {
+fn value(version: Token, bytes_max: u64) -> Bytes {
     let mut rng = StdRng::seed_from_u64((u64::from(version.writer) << 32) | version.sequence);
-    let span = if rng.next_u64().is_multiple_of(4) { SMALL_SPAN_BYTES } else { SPAN_BYTES };
+    let span = match rng.next_u64() % 4 {
+        0 => SMALL_SPAN_BYTES,
+        1 => bytes_max - VALUE_BYTES_MIN,
+        _ => SPAN_BYTES,
+    };
     let size = VALUE_BYTES_MIN + rng.next_u64() % span;
     let mut bytes = vec![0; usize::try_from(size).unwrap()];
     rng.fill_bytes(&mut bytes);
@@ -241,7 +250,7 @@ fn value(version: Token) -> Bytes {
 
 /// What is wrong with a row that was read.
 fn check(cluster: &SimCluster, row: &str, found: Option<&Row>) -> Option<String> {
-    let version = match found.map(version_of).transpose() {
+    let version = match found.map(|row| version_of(row, bytes_max(cluster))).transpose() {
         Ok(version) => version,
         Err(broken) => return Some(format!("torn: {row} has {broken}")),
     };
@@ -251,11 +260,11 @@ fn check(cluster: &SimCluster, row: &str, found: Option<&Row>) -> Option<String>
 }
 
 /// The version of a row, each byte of which was checked; what it has instead of the value of a version.
-fn version_of(row: &Row) -> Result<Token, String> {
+fn version_of(row: &Row, bytes_max: u64) -> Result<Token, String> {
     let [cell] = row.cells.as_slice() else { return Err(format!("{} cells", row.cells.len())) };
     let text: Vec<u8> = cell.value.iter().copied().take(40).take_while(|byte| *byte != b' ').collect();
     let version: Token = String::from_utf8_lossy(&text).parse()?;
-    let expected = value(version);
+    let expected = value(version, bytes_max);
     if cell.value == expected {
         return Ok(version);
     }

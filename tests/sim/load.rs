@@ -323,7 +323,7 @@ pub(crate) async fn overseer(
     if let Some(groups) = cluster.groups {
         quiet::create(&cluster, &runtime, groups).await;
     }
-    if cluster.large_values {
+    if cluster.value_bytes_max.is_some() {
         large::create(&cluster, &runtime).await;
     }
     cluster.note("overseer", "table", "");
@@ -350,7 +350,7 @@ pub(crate) async fn overseer(
             if let Some(groups) = cluster.groups {
                 wrong.extend(quiet::prove(&cluster, &runtime, groups).await);
             }
-            if cluster.large_values {
+            if cluster.value_bytes_max.is_some() {
                 wrong.extend(large::prove(&cluster, &runtime).await);
             }
             wrong

@@ -20,6 +20,10 @@ pub(crate) const CLIENTS: &str = "clients";
 const MANY_GROUPS: usize = 40;
 /// Those of the plan `hundreds`, which takes more than a minute.
 const HUNDREDS: usize = 200;
+/// The size of the largest values of the plan `large-values`, in bytes.
+const LARGE_VALUE_BYTES_MAX: u64 = 4 << 20;
+/// That of the plan `largest-values`: a cell may have 100 MiB.
+const LARGEST_VALUE_BYTES: u64 = 99 << 20;
 /// Those of the plan `beside`.
 const BESIDE_GROUPS: usize = 12;
 
@@ -60,8 +64,9 @@ pub(crate) struct Plan {
     /// The number of groups for tables before the load begins, most of which then get no request until all faults have ended. `None`: as
     /// many as the master creates with the first table.
     pub(crate) groups: Option<usize>,
-    /// Whether one more client writes values of 1 to 4 MiB. Commit logs that are purged are larger then.
-    pub(crate) large_values: bool,
+    /// The bytes of the largest values that one more client writes, each of 1 MiB or more; `None`: there is no such client. Commit logs that are
+    /// purged are larger then.
+    pub(crate) value_bytes_max: Option<u64>,
     /// Whether a client checks when the cells of a family with a maximum age are removed. Not with wall clocks that jump again and again:
     /// cells age twice as fast while the clock of their leader is ahead.
     pub(crate) ages: bool,
@@ -158,7 +163,7 @@ impl Plan {
             loses_majority: false,
             restores: seed % 13 == 7 && drains.is_none() && failure_timeouts.end().is_none(),
             groups: None,
-            large_values: false,
+            value_bytes_max: None,
             ages,
             leaps: false,
             beside: false,
@@ -352,7 +357,10 @@ impl Plan {
             "large-values" => {
                 let (fault_rates, load) = (FaultRates::large_values(), Duration::from_secs(30));
                 let plan = Self { fault_rates, load, splits: Vec::new(), clients: 1, ..plan };
-                Self { large_values: true, purges_logs: true, ..plan }
+                Self { value_bytes_max: Some(LARGE_VALUE_BYTES_MAX), purges_logs: true, ..plan }
+            }
+            "largest-values" => {
+                Self { value_bytes_max: Some(LARGEST_VALUE_BYTES), ..Self::named("large-values", seed) }
             }
             "duels" => {
                 let plan = Self { fault_rates: FaultRates::calm(), splits: Vec::new(), clients: 1, ..plan };
@@ -404,7 +412,7 @@ impl Plan {
 
     /// The number of clients that drain.
     pub(crate) fn drained(&self) -> u64 {
-        let others = [self.drops, self.names, self.ages, self.large_values, self.beside];
+        let others = [self.drops, self.names, self.ages, self.value_bytes_max.is_some(), self.beside];
         self.clients + self.counters + others.map(u64::from).iter().sum::<u64>()
     }
 

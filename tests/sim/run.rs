@@ -217,7 +217,7 @@ async fn clients(cluster: Arc<SimCluster>, plan: Plan) -> turmoil::Result {
     if plan.beside {
         running.push(spawn_local(beside::client(shared())));
     }
-    if plan.large_values {
+    if plan.value_bytes_max.is_some() {
         running.push(spawn_local(large::client(shared())));
     }
     if plan.tables {
