@@ -7,9 +7,9 @@ use futures::future::{BoxFuture, Either};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::service::Service as HyperService;
-use tonic::Status;
 use tonic::body::Body;
 use tonic::service::Routes;
+use tonic::{Status, TimeoutExpired};
 use tower::ServiceExt;
 
 use super::streams::Streams;
@@ -50,10 +50,8 @@ impl HyperService<Request<Incoming>> for Calls {
         let answered = self.routes.clone().oneshot(request);
         Either::Right(Box::pin(async move {
             let Some(timeout) = timeout else { return answered.await };
-            tokio::time::timeout(timeout, answered).await.unwrap_or_else(|_passed| {
-                let message = "the caller's deadline passed before the call was answered";
-                Ok(Status::deadline_exceeded(message).into_http())
-            })
+            let passed = |_elapsed| Ok(Status::from_error(Box::new(TimeoutExpired(()))).into_http());
+            tokio::time::timeout(timeout, answered).await.unwrap_or_else(passed)
         }))
     }
 }
