@@ -20,12 +20,12 @@ pub(crate) const CLIENTS: &str = "clients";
 const MANY_GROUPS: usize = 40;
 /// Those of the plan `hundreds`, which takes more than a minute.
 const HUNDREDS: usize = 200;
+/// Those of the plan `beside`.
+const BESIDE_GROUPS: usize = 12;
 /// The size of the largest values of the plan `large-values`, in bytes.
 const LARGE_VALUE_BYTES_MAX: u64 = 4 << 20;
 /// That of the plan `largest-values`: a cell may have 100 MiB.
 const LARGEST_VALUE_BYTES: u64 = 99 << 20;
-/// Those of the plan `beside`.
-const BESIDE_GROUPS: usize = 12;
 
 /// Parameters of a run.
 #[derive(Clone, Debug)]
